@@ -1,0 +1,1 @@
+"""Engines: each subpackage is one adapter and holds no algorithm."""

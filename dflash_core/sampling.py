@@ -1,0 +1,83 @@
+"""How tokens are chosen: settings of one request, and of a batch as tensors."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dflash_core.errors import RequestError
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """One request's settings. Temperature 0 is greedy. `top_k` 0, `top_p` 1 and `min_p` 0 are off.
+
+    The filters apply in transformers' order: temperature, top-k, top-p, min-p.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < float("inf"):
+            raise RequestError(f"temperature is {self.temperature}; it must be a finite number of at least 0.")
+        if self.top_k < 0:
+            raise RequestError(f"top_k is {self.top_k}; it must be at least 0 (0 is off).")
+        if not 0 < self.top_p <= 1:
+            raise RequestError(f"top_p is {self.top_p}; it must be above 0 and at most 1 (1 is off).")
+        if not 0 <= self.min_p <= 1:
+            raise RequestError(f"min_p is {self.min_p}; it must be from 0 to 1 (0 is off).")
+        if not 0 <= self.seed < 2**63:
+            raise RequestError(f"seed is {self.seed}; it must be from 0 to 2**63 - 1.")
+
+
+@dataclass(frozen=True)
+class SamplingBatch:
+    """Settings of a batch, and where its noise comes from.
+
+    Randomness is a pure function of (seed, position, stream), so a request's output depends neither on
+    who shares its batch nor on how many tokens were drafted in a cycle.
+
+    Attributes:
+        temperature, top_p, min_p: [B] float32.
+        top_k: [B] int64.
+        seeds: [B] int64.
+        positions: [B] int64, the anchor's position; the child of a node at depth i is the token at
+            position anchor + i + 1, and is drawn with that position's noise.
+        greedy: host flag: every temperature is 0.
+        filtered: host flag: some request has a top-k, top-p or min-p.
+    """
+
+    temperature: Tensor
+    top_k: Tensor
+    top_p: Tensor
+    min_p: Tensor
+    seeds: Tensor
+    positions: Tensor
+    greedy: bool
+    filtered: bool
+
+
+def sampling_batch(
+    params: Sequence[SamplingParams], positions: Sequence[int], device: torch.device | str = "cpu"
+) -> SamplingBatch:
+    """Settings of the requests of one cycle; `positions[b]` is the position of request b's anchor."""
+    floats = torch.tensor([[p.temperature, p.top_p, p.min_p] for p in params], dtype=torch.float32)
+    integers = torch.tensor(
+        [[p.top_k, p.seed, at] for p, at in zip(params, positions, strict=True)], dtype=torch.int64
+    )
+    floats, integers = floats.to(device), integers.to(device)
+    return SamplingBatch(
+        temperature=floats[:, 0],
+        top_p=floats[:, 1],
+        min_p=floats[:, 2],
+        top_k=integers[:, 0],
+        seeds=integers[:, 1],
+        positions=integers[:, 2],
+        greedy=all(p.temperature == 0 for p in params),
+        filtered=any(p.top_k > 0 or p.top_p < 1 or p.min_p > 0 for p in params),
+    )

@@ -1,0 +1,108 @@
+"""The canonical description of a draft checkpoint. Every dialect is read into it, and written from it."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+ProposalHead = Literal["independent", "selector"]
+
+
+@dataclass(frozen=True)
+class RopeSpec:
+    """Rotary embedding. `linear` divides positions by `factor`; `yarn` follows Peng et al. 2023.
+
+    The YaRN fields have the meaning and the defaults of transformers' `rope_parameters`.
+    """
+
+    theta: float
+    kind: Literal["default", "linear", "yarn"] = "default"
+    factor: float = 1.0
+    original_max_position_embeddings: int | None = None
+    attention_factor: float | None = None
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    truncate: bool = True
+
+
+@dataclass(frozen=True)
+class LayerSpec:
+    """What one draft layer sees: a window in tokens (`None` is all of the context), and only the past or not."""
+
+    window: int | None
+    causal: bool
+
+
+@dataclass(frozen=True)
+class ConvSpec:
+    """DFlash2's grouped dynamic convolution."""
+
+    kernel_size: int
+    group_size: int
+
+
+@dataclass(frozen=True)
+class SelectorSpec:
+    """DFlash2's candidate selector."""
+
+    rank: int
+    top_k: int
+
+
+@dataclass(frozen=True)
+class DraftSpec:
+    """A block drafter, independent of how its checkpoint was written.
+
+    `taps` are 0-based indices of the target blocks whose output is read, in the order of `fc`'s columns.
+    `block_size` counts the anchor. `d2t` maps a reduced draft vocabulary to target ids and lives with the
+    tensors (`draft_vocab_size < vocab_size` says that it is there).
+    """
+
+    dialect: str
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    layers: tuple[LayerSpec, ...]
+    taps: tuple[int, ...]
+    block_size: int
+    mask_token_id: int
+    rope: RopeSpec
+    rms_norm_eps: float = 1e-6
+    hidden_act: str = "silu"
+    max_position_embeddings: int = 32768
+    num_target_layers: int | None = None
+    target_hidden_size: int | None = None
+    """Width of one tap; `None` means `hidden_size`."""
+    attention_bias: bool = False
+    attention_sinks: bool = False
+    attention_value_scale: float = 1.0
+    input_embedding_scale: float = 1.0
+    output_multiplier: float = 1.0
+    final_logit_softcapping: float | None = None
+    conv: ConvSpec | None = None
+    selector: SelectorSpec | None = None
+    draft_vocab_size: int | None = None
+    """Rows of the draft's own head; `None` means the whole vocabulary."""
+    owns_embedding: bool = False
+    owns_head: bool = False
+    anchor_predicts: bool = False
+    target_name: str | None = None
+    dtype: str = "bfloat16"
+    extra: dict[str, object] = field(default_factory=dict)
+    """Inert keys of the source config, kept so that writing in the same dialect loses nothing."""
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.layers)
+
+    @property
+    def tap_width(self) -> int:
+        """Columns of `fc`: P * D of the target."""
+        return len(self.taps) * (self.target_hidden_size or self.hidden_size)
+
+    @property
+    def head(self) -> ProposalHead:
+        return "selector" if self.selector is not None else "independent"

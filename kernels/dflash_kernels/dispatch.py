@@ -1,0 +1,28 @@
+"""How an op finds its implementation: by the device of its tensors, unless the caller says otherwise."""
+
+from collections.abc import Callable, Mapping
+from typing import Literal, TypeVar
+
+from torch import Tensor
+
+Impl = Literal["auto", "reference", "triton"]
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def choose(op: str, impl: Impl, probe: Tensor, available: Mapping[str, F]) -> F:
+    """Pick one of an op's implementations.
+
+    Args:
+        op: name of the op, for the message.
+        impl: "auto" takes Triton for CUDA tensors where the op has it, the reference elsewhere.
+        probe: a tensor argument of the call; only its device is looked at.
+        available: implementations by name; "reference" is always there.
+
+    Raises:
+        ValueError: the op has no implementation of that name.
+    """
+    if impl == "auto":
+        impl = "triton" if probe.is_cuda and "triton" in available else "reference"
+    if impl not in available:
+        raise ValueError(f"{op} has no implementation {impl!r}. It has: {', '.join(sorted(available))}.")
+    return available[impl]
