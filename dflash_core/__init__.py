@@ -1,0 +1,1 @@
+"""DFlash speculative decoding, independent of any engine."""
