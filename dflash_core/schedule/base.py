@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from dflash_core.stats import PhaseSeconds
+
 
 @dataclass(frozen=True)
 class RequestView:
@@ -55,7 +57,11 @@ class Schedule(Protocol):
     def plan(self, requests: Sequence[RequestView]) -> CyclePlan: ...
 
     def observe(
-        self, requests: Sequence[RequestView], plan: CyclePlan, accepted: Sequence[int], seconds: float
+        self,
+        requests: Sequence[RequestView],
+        plan: CyclePlan,
+        accepted: Sequence[int],
+        seconds: PhaseSeconds,
     ) -> None:
-        """`accepted[i]` drafts of request i were accepted; the whole cycle took `seconds`."""
+        """`accepted[i]` drafts of request i were accepted; the cycle took `seconds`."""
         ...
