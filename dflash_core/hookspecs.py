@@ -1,53 +1,101 @@
 """The hooks through which everything swappable is registered, ours and a stranger's alike.
 
-A plugin is a module (or object) named by an entry point in the group `dflash_core`. Each hook below answers
-with a mapping from a name to a provider. A provider is either the object itself or a string
-"package.module:attribute" that is imported when it is first used, so that a plugin costs nothing to list.
-Two providers of one name are an error that names both plugins. Called once, at the first use of a registry.
+A plugin is a module (or object) named by an entry point in the group `dflash_core`; it marks its functions
+with `hookimpl`. All hooks are called once, together, at the first use of a registry, without arguments and
+in no order a plugin may rely on. Each answers with a mapping from a name to a provider: the object itself,
+or a string "package.module:attribute" that is imported when the name is first asked for, so that a plugin
+costs nothing to list. The answers of all plugins are joined. A name that two plugins give belongs to
+neither: asking for it is an error that names both.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pluggy
+
+if TYPE_CHECKING:
+    import typer
+
+    from dflash_core.checkpoint.base import Dialect, DraftCheckpoint
+    from dflash_core.drafter.base import Drafter
+    from dflash_core.rollback.base import RollbackPolicy
+    from dflash_core.schedule.base import Schedule
+    from dflash_core.target import TargetModel
+    from dflash_core.verify.base import Verifier
 
 PROJECT = "dflash_core"
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
 Providers = Mapping[str, Any]
+"""What an implementation may declare as its result; the hooks below say what the values must be."""
+
+
+class DrafterProvider(Protocol):
+    """Builds a drafter for a target; `options` are the settings that concern drafting."""
+
+    def __call__(self, checkpoint: DraftCheckpoint, target: TargetModel, **options: Any) -> Drafter: ...
+
+
+class VerifierProvider(Protocol):
+    """Builds a verifier."""
+
+    def __call__(self) -> Verifier: ...
+
+
+class RollbackProvider(Protocol):
+    """Builds a rollback policy."""
+
+    def __call__(self) -> RollbackPolicy: ...
+
+
+class ScheduleProvider(Protocol):
+    """Builds a schedule for a target and a drafter; `options` are the settings that concern scheduling."""
+
+    def __call__(self, target: TargetModel, drafter: Drafter, **options: Any) -> Schedule: ...
+
+
+class EngineProvider(Protocol):
+    """Loads a target from a path or an id."""
+
+    def __call__(self, path: str, *, dtype: str, **options: Any) -> TargetModel: ...
 
 
 @hookspec
-def dflash_dialects() -> Providers:  # type: ignore[empty-body]
-    """Checkpoint layouts: name -> `dflash_core.checkpoint.base.Dialect`."""
+def dflash_dialects() -> Mapping[str, Dialect | str]:  # type: ignore[empty-body]
+    """Checkpoint layouts. Name -> dialect; the name is the dialect's own `name`."""
 
 
 @hookspec
-def dflash_drafters() -> Providers:  # type: ignore[empty-body]
-    """Drafter kinds: name -> callable `(checkpoint, target, **options) -> Drafter`."""
+def dflash_drafters() -> Mapping[str, DrafterProvider | str]:  # type: ignore[empty-body]
+    """Drafter kinds. Name -> `(checkpoint, target, **options) -> Drafter`."""
 
 
 @hookspec
-def dflash_verifiers() -> Providers:  # type: ignore[empty-body]
-    """Verifiers: name -> callable `() -> dflash_core.verify.base.Verifier`."""
+def dflash_verifiers() -> Mapping[str, VerifierProvider | str]:  # type: ignore[empty-body]
+    """Verifiers. Name -> `() -> Verifier`."""
 
 
 @hookspec
-def dflash_rollbacks() -> Providers:  # type: ignore[empty-body]
-    """Rollback policies: name -> callable `() -> dflash_core.rollback.base.RollbackPolicy`."""
+def dflash_rollbacks() -> Mapping[str, RollbackProvider | str]:  # type: ignore[empty-body]
+    """Rollback policies. Name -> `() -> RollbackPolicy`."""
 
 
 @hookspec
-def dflash_schedules() -> Providers:  # type: ignore[empty-body]
-    """Schedules: name -> callable `(target, drafter, **options) -> dflash_core.schedule.base.Schedule`."""
+def dflash_schedules() -> Mapping[str, ScheduleProvider | str]:  # type: ignore[empty-body]
+    """Schedules. Name -> `(target, drafter, **options) -> Schedule`."""
 
 
 @hookspec
-def dflash_engines() -> Providers:  # type: ignore[empty-body]
-    """Engines that the decoder can drive: name -> callable `(path, *, dtype, **options) -> TargetModel`."""
+def dflash_engines() -> Mapping[str, EngineProvider | str]:  # type: ignore[empty-body]
+    """Engines that the decoder can drive. Name -> `(path, *, dtype, **options) -> TargetModel`."""
 
 
 @hookspec
-def dflash_commands() -> Providers:  # type: ignore[empty-body]
-    """Subcommands of `dflash-core`: name -> a function with typer annotations; its module must not import torch."""
+def dflash_commands() -> Mapping[str, Callable[..., None] | typer.Typer | str]:  # type: ignore[empty-body]
+    """Subcommands of `dflash-core`. Name -> a function with typer annotations, or a `typer.Typer` of several.
+
+    The module that holds it is imported for `dflash-core --help`, so it must not import torch at its top.
+    """
