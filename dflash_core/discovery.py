@@ -16,7 +16,7 @@ from dflash_core.errors import PluginError
 Kind = Literal["dialects", "drafters", "verifiers", "rollbacks", "schedules", "engines", "commands"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-_CONTRACT = {"dialects": ("matches", "read", "names", "decode", "encode", "write")}
+_CONTRACT = {"dialects": ("name", "matches", "read", "names", "decode", "encode", "write")}
 """Attributes that a provider must have; a kind that is not listed here has callables."""
 
 
@@ -73,20 +73,31 @@ class Provider:
         Raises:
             PluginError: it cannot be imported, or is not what the hook asks for.
         """
+        try:
+            return self._load()
+        except PluginError as error:
+            raise PluginError(f"{self.label} of {self.source} {error}") from error.__cause__
+
+    def failure(self) -> Failure | None:
+        """Why it cannot be used, or `None` when it can."""
+        try:
+            self._load()
+        except PluginError as error:
+            return Failure(self.source, self.label, str(error))
+        return None
+
+    def _load(self) -> Any:
         value = self.value
         if isinstance(value, str):
             try:
                 value = pkgutil.resolve_name(value)
             except (Exception, SystemExit) as error:
-                message = f"{self.label} of {self.source} cannot be imported: {_cause(error)}"
-                raise PluginError(message + self._remedy(error)) from error
+                raise PluginError(f"cannot be imported: {_cause(error)}{self._remedy(error)}") from error
         missing = [name for name in _CONTRACT.get(self.kind, ("__call__",)) if not hasattr(value, name)]
         if missing:
-            raise PluginError(
-                f"{self.label} of {self.source} is {value!r}, which has no {', '.join(missing)}."
-            )
+            raise PluginError(f"is {value!r}, which has no {', '.join(missing)}.")
         if self.kind == "dialects" and value.name != self.name:
-            raise PluginError(f"{self.label} of {self.source} calls itself {value.name!r}; they must agree.")
+            raise PluginError(f"calls itself {value.name!r}; the two names must agree.")
         return value
 
     def _remedy(self, error: BaseException) -> str:
