@@ -200,7 +200,9 @@ def token_lists(
         raise RequestError("input_ids must be token ids: a tensor [T] or [B, T], a list, or a list of lists.")
     if attention_mask is None:
         return prompts
-    kept = attention_mask.tolist() if isinstance(attention_mask, Tensor) else [list(m) for m in attention_mask]
+    kept = (
+        attention_mask.tolist() if isinstance(attention_mask, Tensor) else [list(m) for m in attention_mask]
+    )
     if kept and not isinstance(kept[0], list):
         kept = [kept]
     if [len(m) for m in kept] != [len(p) for p in prompts]:

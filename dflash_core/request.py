@@ -42,7 +42,9 @@ class Request:
         if self.max_new_tokens < 1:
             raise RequestError(f"max_new_tokens is {self.max_new_tokens}; it must be at least 1.")
         if self.block_size is not None and self.block_size < 1:
-            raise RequestError(f"block_size is {self.block_size}; it must be at least 1 (1 is plain decoding).")
+            raise RequestError(
+                f"block_size is {self.block_size}; it must be at least 1 (1 is plain decoding)."
+            )
         length = self.verify_length
         if isinstance(length, str):
             if length not in ("auto", "block"):
@@ -52,7 +54,9 @@ class Request:
         if self.tree_budget is not None and self.tree_budget < 1:
             raise RequestError(f"tree_budget is {self.tree_budget}; it must be at least 1 (None is a chain).")
         if any(len(stop) == 0 for stop in self.stop):
-            raise RequestError("A stop sequence is empty; leave it out or give it at least one character or token.")
+            raise RequestError(
+                "A stop sequence is empty; leave it out or give it at least one character or token."
+            )
 
 
 def end_of(

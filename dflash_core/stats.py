@@ -146,8 +146,12 @@ class Stats:
     def slot_acceptance(self) -> list[float]:
         """By depth: accepted / verified, given that everything before was accepted."""
         depth = max((len(r.slot_verified) for r in self.requests), default=0)
-        verified = [sum(r.slot_verified[i] for r in self.requests if i < len(r.slot_verified)) for i in range(depth)]
-        accepted = [sum(r.slot_accepted[i] for r in self.requests if i < len(r.slot_accepted)) for i in range(depth)]
+        verified = [
+            sum(r.slot_verified[i] for r in self.requests if i < len(r.slot_verified)) for i in range(depth)
+        ]
+        accepted = [
+            sum(r.slot_accepted[i] for r in self.requests if i < len(r.slot_accepted)) for i in range(depth)
+        ]
         return [_ratio(a, v) for a, v in zip(accepted, verified, strict=True)]
 
     def to_dict(self) -> dict[str, Any]:

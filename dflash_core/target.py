@@ -22,7 +22,7 @@ class TargetInfo:
     Attributes:
         name: path or id, for messages.
         hidden_size: width of the residual stream, so of a tap and of an embedding.
-        rope: rotary embedding of the target's full-attention layers; `None` when it has none or an unknown one.
+        rope: rotary embedding of the full-attention layers; `None` when there is none or an unknown one.
         recurrent: has layers whose state is not a KV cache (GDN, Mamba, ...).
         trees: can verify trees (an attention mask of our own reaches every layer).
         eos_token_ids: tokens that end a generation by default.
@@ -88,7 +88,7 @@ class TargetModel(Protocol):
     def info(self) -> TargetInfo: ...
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """Raw input embeddings [..., D] of tokens [...], without any scale that the target's own forward adds."""
+        """Raw input embeddings [..., D] of tokens [...], without a scale that the target's forward adds."""
         ...
 
     def head(self, hidden: Tensor) -> Tensor:

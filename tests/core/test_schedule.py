@@ -13,7 +13,9 @@ from dflash_core.schedule.fixed import LAST_TOKEN, FixedSchedule, plan_lengths
 from dflash_core.stats import PhaseSeconds
 
 
-def view(id: int = 0, remaining: int = 1000, block: int = 8, length: int | str = "auto", tree: int | None = None):
+def view(
+    id: int = 0, remaining: int = 1000, block: int = 8, length: int | str = "auto", tree: int | None = None
+):
     return RequestView(id, 100, remaining, block, length, tree)
 
 
