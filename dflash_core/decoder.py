@@ -138,13 +138,13 @@ class Decoder:
         positions = len(request.prompt) + request.max_new_tokens
         if positions > info.max_positions:
             raise RequestError(
-                f"The prompt has {len(request.prompt)} tokens and max_new_tokens is {request.max_new_tokens}, "
-                f"but {info.name} takes {info.max_positions} positions in all."
+                f"The prompt has {len(request.prompt)} tokens and max_new_tokens is "
+                f"{request.max_new_tokens}, but {info.name} takes {info.max_positions} positions in all."
             )
         worst = max(request.prompt)
         if min(request.prompt) < 0 or worst >= info.vocab_size:
             raise RequestError(
-                f"The prompt has a token id outside 0 to {info.vocab_size - 1}, the vocabulary of {info.name}."
+                f"The prompt has a token id outside the vocabulary of {info.name}, 0 to {info.vocab_size - 1}."
             )
         if self._drafter is not None and request.tree_budget is not None and not info.trees:
             raise UnsupportedError(

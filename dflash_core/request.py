@@ -1,7 +1,7 @@
 """One request: what is asked for, and when it is finished."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dflash_core.errors import RequestError
 from dflash_core.processors import LogitsProcessor
@@ -29,7 +29,7 @@ class Request:
     prompt: tuple[int, ...]
     max_new_tokens: int
     eos_token_ids: tuple[int, ...] = ()
-    sampling: SamplingParams = SamplingParams()
+    sampling: SamplingParams = field(default_factory=SamplingParams)
     stop: tuple[str | tuple[int, ...], ...] = ()
     block_size: int | None = None
     verify_length: int | str = "auto"

