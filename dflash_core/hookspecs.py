@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pluggy
 
 if TYPE_CHECKING:
+    from os import PathLike
+
     import typer
 
     from dflash_core.checkpoint.base import Dialect, DraftCheckpoint
@@ -52,15 +54,15 @@ class RollbackProvider(Protocol):
 
 
 class ScheduleProvider(Protocol):
-    """Builds a schedule for a target and a drafter; `options` are the settings that concern scheduling."""
+    """Builds a schedule for a target and its drafter, which is `None` when decoding is plain."""
 
-    def __call__(self, target: TargetModel, drafter: Drafter, **options: Any) -> Schedule: ...
+    def __call__(self, target: TargetModel, drafter: Drafter | None) -> Schedule: ...
 
 
 class EngineProvider(Protocol):
-    """Loads a target from a path or an id."""
+    """Loads a target from a path or an id; `options` are the settings that concern this engine."""
 
-    def __call__(self, path: str, *, dtype: str, **options: Any) -> TargetModel: ...
+    def __call__(self, path: str | PathLike[str], *, dtype: str, **options: Any) -> TargetModel: ...
 
 
 @hookspec
@@ -85,7 +87,7 @@ def dflash_rollbacks() -> Mapping[str, RollbackProvider | str]:  # type: ignore[
 
 @hookspec
 def dflash_schedules() -> Mapping[str, ScheduleProvider | str]:  # type: ignore[empty-body]
-    """Schedules. Name -> `(target, drafter, **options) -> Schedule`."""
+    """Schedules. Name -> `(target, drafter) -> Schedule`."""
 
 
 @hookspec
