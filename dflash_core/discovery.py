@@ -133,14 +133,14 @@ def discover(found: Iterable[EntryPoint]) -> Catalogue:
     for entry, source in sorted(((entry, _source(entry)) for entry in found), key=_order):
         try:
             plugin = _register(manager, entry)
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit) as error:  # noqa: BLE001 a stranger's code may raise anything
             failures.append(Failure(source, entry.value, _cause(error)))
             continue
         given: dict[Kind, tuple[str, ...]] = {}
         for kind in KINDS:
             try:
                 answers = _ask(manager, plugin, kind)
-            except (Exception, SystemExit) as error:
+            except (Exception, SystemExit) as error:  # noqa: BLE001 a stranger's code may raise anything
                 failures.append(Failure(source, f"dflash_{kind}", _cause(error)))
                 continue
             for name, value in answers.items():
