@@ -16,7 +16,7 @@ from dflash_core.errors import PluginError
 Kind = Literal["dialects", "drafters", "verifiers", "rollbacks", "schedules", "engines", "commands"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-_CONTRACT = {"dialects": ("name", "matches", "read", "names", "decode", "encode", "write")}
+_CONTRACT = {"dialects": ("name", "matches", "read", "names", "optional", "decode", "encode", "write")}
 """Attributes that a provider must have; a kind that is not listed here has callables."""
 
 

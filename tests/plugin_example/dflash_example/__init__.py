@@ -1,0 +1,1 @@
+"""What a package outside of the repository looks like that extends dflash-core."""
