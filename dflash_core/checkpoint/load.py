@@ -54,7 +54,15 @@ def load_checkpoint(path: str | os.PathLike[str], dialects: Dialects | None = No
     Raises:
         CheckpointError: naming the file, and the key or tensor where there is one.
     """
-    survey = survey_checkpoint(path, dialects)
+    return read_surveyed(survey_checkpoint(path, dialects))
+
+
+def read_surveyed(survey: Survey) -> DraftCheckpoint:
+    """Read the tensors of a survey.
+
+    Raises:
+        CheckpointError: naming the file and the tensor.
+    """
     tensors = read_tensors(survey.folder, survey.entries)
     try:
         tensors = survey.dialect.decode(tensors)

@@ -53,6 +53,7 @@ def save_checkpoint(
     destination = Path(path)
     layout = get_dialect(dialect, dialects)
     _check_free(destination, overwrite)
+    check_dtype(dtype)
     tensors = _cast(checkpoint.tensors, dtype)
     check_tensors(checkpoint.spec, tensors)
     kind = str(tensors["fc.weight"].dtype).removeprefix("torch.")
@@ -90,6 +91,12 @@ def get_dialect(name: str, dialects: Dialects | None) -> Dialect:
     if name not in known:
         raise CheckpointError(f"There is no dialect {name!r}. There are: {', '.join(known) or 'none'}.")
     return known[name]
+
+
+def check_dtype(dtype: str | None) -> None:
+    """Raises CheckpointError for a dtype that weights cannot be written in; `None` is none asked for."""
+    if dtype is not None and dtype not in DTYPES:
+        raise CheckpointError(f"dtype is {dtype!r}; it must be one of {', '.join(DTYPES)}.")
 
 
 def check_tensors(spec: DraftSpec, tensors: Mapping[str, Tensor]) -> None:
@@ -140,8 +147,6 @@ def _cast(tensors: Mapping[str, Tensor], dtype: str | None) -> dict[str, Tensor]
 
     if dtype is None:
         return dict(tensors)
-    if dtype not in DTYPES:
-        raise CheckpointError(f"dtype is {dtype!r}; it must be one of {', '.join(DTYPES)}.")
     kind = getattr(torch, dtype)
     return {name: one.to(kind) if one.is_floating_point() else one for name, one in tensors.items()}
 
