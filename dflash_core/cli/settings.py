@@ -15,12 +15,20 @@ def settings_command(
     config: Annotated[
         Path | None, typer.Option("--config", help="TOML file (default: dflash.toml here, if there).")
     ] = None,
+    draft: Annotated[
+        str | None, typer.Option("--draft", help="Draft checkpoint; what it says counts above the defaults.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show each setting's value, where it came from, and what it means."""
     from dflash_core.settings import Settings, resolve
 
-    resolved = resolve(config=config)
+    resolved = resolve({"draft": draft}, config=config)
+    if resolved.settings.draft is not None:
+        from dflash_core.checkpoint.load import read_spec
+
+        checkpoint = {"block_size": read_spec(resolved.settings.draft).block_size}
+        resolved = resolve({"draft": draft}, config=config, checkpoint=checkpoint)
     values = resolved.settings.model_dump(mode="json")
     if as_json:
         output.print_json({name: {"value": values[name], "from": resolved.origins[name]} for name in values})

@@ -44,14 +44,18 @@ class Settings(BaseModel):
 
     block_diffusion: bool = _setting(True, "drafting; without it decoding is plain", "true or false")
     drafter: str = _setting("block", "kind of drafter", "the name of a drafter", min_length=1)
-    proposal: str = _setting("auto", "how tokens are drafted", "the name of a proposal", min_length=1)
+    proposal: Literal["auto", "argmax", "sample"] = _setting(
+        "auto", "how the draft picks its tokens", "auto, argmax or sample"
+    )
     block_size: int | None = _count(
         None, "slots of a block, the anchor included; by default the draft's own", " (1 is plain decoding)"
     )
     draft_window: int | None = _count(
         None, "newest positions of context that the draft sees; by default the checkpoint's"
     )
-    draft_vocab: int | None = _count(None, "most frequent tokens that the draft chooses from; by default all")
+    draft_vocab: int | None = _count(
+        None, "the draft chooses from this many of the lowest token ids; by default from all"
+    )
 
     schedule: str = _setting("auto", "what plans each cycle", "the name of a schedule", min_length=1)
     verify_length: Literal["auto", "block"] | Annotated[int, Field(ge=1)] = _setting(
