@@ -144,7 +144,7 @@ class Decoder:
         worst = max(request.prompt)
         if min(request.prompt) < 0 or worst >= info.vocab_size:
             raise RequestError(
-                f"The prompt has a token id outside the vocabulary of {info.name}, 0 to {info.vocab_size - 1}."
+                f"The prompt has a token id that {info.name} does not know (0 to {info.vocab_size - 1})."
             )
         if self._drafter is not None and request.tree_budget is not None and not info.trees:
             raise UnsupportedError(

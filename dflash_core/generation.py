@@ -166,17 +166,23 @@ def build_decoder(
         crop, gather = "crop", "gather"
     else:
         crop = gather = rollback
-    planner = provider("schedules", schedule)(target, draft) if isinstance(schedule, str) else schedule
     return Decoder(
         target,
         draft,
         verifier=provider("verifiers", verifier)(),
-        schedule=planner,
+        schedule=plan_with(schedule, target, draft),
         crop=provider("rollbacks", crop)(),
         gather=provider("rollbacks", gather)(),
         detokenize=getattr(target, "detokenize", None),
         max_batch=max_batch,
     )
+
+
+def plan_with(schedule: str | Schedule, target: TargetModel, draft: Drafter | None) -> Schedule:
+    """A schedule by name, or the one given. Keep it over several calls to keep what it learnt."""
+    if not isinstance(schedule, str):
+        return schedule
+    return cast(Schedule, provider("schedules", schedule)(target, draft))
 
 
 def token_lists(

@@ -1,0 +1,105 @@
+"""A target and a draft as the settings name them, loaded for a command."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dflash_core.cli import output
+from dflash_core.drafter.base import Drafter
+from dflash_core.errors import RequestError, SettingsError
+from dflash_core.loading import load_draft, load_target
+from dflash_core.settings import Resolved, Settings, resolve
+from dflash_core.target import TargetModel
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What a command works with; `draft` is `None` when the settings switch block diffusion off."""
+
+    target: TargetModel
+    draft: Drafter | None
+    settings: Settings
+
+    def options(self) -> dict[str, Any]:
+        """The settings that are arguments of `generate`."""
+        chosen = self.settings
+        return {
+            "max_new_tokens": chosen.max_new_tokens,
+            "temperature": chosen.temperature,
+            "top_k": chosen.top_k,
+            "top_p": chosen.top_p,
+            "min_p": chosen.min_p,
+            "seed": chosen.seed,
+            "block_size": chosen.block_size,
+            "verify_length": chosen.verify_length,
+            "tree_budget": chosen.tree_budget,
+            "verifier": chosen.verifier,
+            "rollback": chosen.rollback,
+            "max_batch": chosen.verification_batch_size,
+        }
+
+    def encode(self, text: str, raw: bool) -> list[int]:
+        """Token ids of a prompt, through the chat template unless `raw`.
+
+        Raises:
+            RequestError: the target has no tokenizer, or no chat template.
+        """
+        name = "encode" if raw else "encode_chat"
+        encode = getattr(self.target, name, None)
+        if encode is None:
+            raise RequestError(
+                f"{self.target.info.name} has no tokenizer; give token ids from Python instead."
+            )
+        ids: list[int] = encode(text if raw else [{"role": "user", "content": text}])
+        return ids
+
+
+def resolve_flags(flags: Mapping[str, Any], config: Path | None, demo_pair: bool) -> Resolved:
+    """Settings of a command from its flags; `--demo-pair` stands for a target and a draft.
+
+    Raises:
+        SettingsError: also when `--demo-pair` meets a target or draft of the user's.
+    """
+    flags = dict(flags)
+    length = flags.get("verify_length")
+    if isinstance(length, str) and length.lstrip("-").isdigit():
+        flags["verify_length"] = int(length)
+    if demo_pair:
+        for name in ("target", "draft"):
+            if flags.get(name) is not None:
+                raise SettingsError(f"--demo-pair stands for a target and a draft; leave --{name} out.")
+        from dflash_core.demo import TARGET, draft_folder
+
+        flags |= {"target": TARGET, "draft": str(draft_folder())}
+    return resolve(flags, config=config)
+
+
+def load_pair(resolved: Resolved, needs_draft: bool = False) -> Pair:
+    """Load what the settings name.
+
+    Args:
+        needs_draft: whether the command makes no sense without one.
+
+    Raises:
+        SettingsError: something is missing, or contradicts what the command needs.
+    """
+    settings = resolved.settings
+    path = resolved.require("target")
+    if not settings.block_diffusion and needs_draft:
+        raise SettingsError(
+            f"block_diffusion is off ({resolved.origins['block_diffusion']}), so there is nothing to compare."
+        )
+    draft_path = resolved.require("draft") if settings.block_diffusion else None
+    output.note(f"Loading {path} ...")
+    target = load_target(path, settings.engine, settings.dtype, fast=settings.fast)
+    if draft_path is None:
+        return Pair(target, None, settings)
+    chosen = {
+        name: getattr(settings, name)
+        for name in ("draft_window", "draft_vocab", "proposal")
+        if resolved.origins[name] != "default"
+    }
+    return Pair(target, load_draft(draft_path, target, settings.drafter, **chosen), settings)
