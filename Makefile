@@ -12,7 +12,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 demo: ## accelerate a real model with a real draft, beside plain decoding
-	ci/demo
+	CI_ENVIRONMENT=demo ci/python -m dflash_core generate --demo-pair --compare
 
 test: ## everything, minutes on a real model included
 	ci/python -m pytest
