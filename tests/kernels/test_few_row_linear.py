@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from torch.nn import functional as F
+
 from dflash_kernels.few_row_linear import few_row_linear
 from dflash_kernels.few_row_linear.layouts import COLUMN, LINEAR, Layout, available, pack
-from torch.nn import functional as F
 
 PACKED = [Layout(kind, rows) for kind in ("onednn", "mkl") if kind in available() for rows in (4, 8)]
 LAYOUTS = [LINEAR, COLUMN, *PACKED]

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from dflash_kernels.gather_slots import gather_slots
 
 

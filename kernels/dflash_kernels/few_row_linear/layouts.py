@@ -80,9 +80,7 @@ def pack(weight: Tensor, layout: Layout) -> Tensor | None:
     return None
 
 
-def multiply(
-    x: Tensor, weight: Tensor, bias: Tensor | None, layout: Layout, packed: Tensor | None
-) -> Tensor:
+def multiply(x: Tensor, weight: Tensor, bias: Tensor | None, layout: Layout, packed: Tensor | None) -> Tensor:
     """See `dflash_kernels.few_row_linear.few_row_linear`."""
     if layout.kind == "linear":
         return F.linear(x, weight, bias)

@@ -12,9 +12,7 @@ IMPLEMENTATIONS: dict[str, Callable[[Sequence[Tensor], Tensor, Tensor], None]] =
 }
 
 
-def gather_slots(
-    caches: Sequence[Tensor], starts: Tensor, source: Tensor, *, impl: Impl = "auto"
-) -> None:
+def gather_slots(caches: Sequence[Tensor], starts: Tensor, source: Tensor, *, impl: Impl = "auto") -> None:
     """Move slots within each row, in place: slot `starts[b] + j` becomes slot `starts[b] + source[b, j]`.
 
     All moves of a row read before any of them writes, so sources and destinations may overlap.
