@@ -42,7 +42,8 @@ BLOCK_SIZE = 16
 def is_native(config: Mapping[str, Any]) -> bool:
     """Whether a config describes a plain DFlash or DFlash2 draft with the body at the top level."""
     names = config.get("architectures")
-    return names in ([FIRST], [SECOND]) and "speculators_model_type" not in config
+    nested = "speculators_model_type" in config or "transformer_layer_config" in config
+    return names in ([FIRST], [SECOND]) and not nested
 
 
 def read_native(config: Mapping[str, Any], where: str, dialect: str) -> DraftSpec:
@@ -93,7 +94,7 @@ def _taps(keys: Keys, count: int, num_target_layers: int | None) -> tuple[int, .
         if num_target_layers is None:
             keys.fail("target_layer_ids", "is missing, and without num_target_layers it has no default.")
         taps = default_taps(num_target_layers, count)
-        if len(set(taps)) < count or min(taps) < 0:
+        if [*taps] != sorted(set(taps)):
             keys.fail(
                 "target_layer_ids",
                 f"is missing; its default for {num_target_layers} layers is {show([*taps])}.",
