@@ -1,0 +1,47 @@
+"""Attention of a draft block to its context in the pool and to itself."""
+
+from torch import Tensor
+
+from dflash_kernels.block_attention import reference
+from dflash_kernels.dispatch import Impl, choose
+
+__all__ = ["block_attention"]
+
+_IMPLEMENTATIONS = {"reference": reference.block_attention}
+
+
+def block_attention(
+    q: Tensor,
+    k_pool: Tensor,
+    v_pool: Tensor,
+    slots: Tensor,
+    starts: Tensor,
+    lengths: Tensor | None,
+    k: Tensor,
+    v: Tensor,
+    positions: Tensor,
+    block_lengths: Tensor | None,
+    *,
+    scale: float,
+    window: int | None = None,
+    causal: bool = False,
+    sinks: Tensor | None = None,
+    impl: Impl = "auto",
+) -> Tensor:
+    """Ragged attention over pool slots and the block; see `reference.block_attention`."""
+    return choose("block_attention", impl, q, _IMPLEMENTATIONS)(
+        q,
+        k_pool,
+        v_pool,
+        slots,
+        starts,
+        lengths,
+        k,
+        v,
+        positions,
+        block_lengths,
+        scale=scale,
+        window=window,
+        causal=causal,
+        sinks=sinks,
+    )

@@ -1,0 +1,15 @@
+"""Root-mean-square normalisation."""
+
+from torch import Tensor
+
+from dflash_kernels.dispatch import Impl, choose
+from dflash_kernels.rms_norm import reference
+
+__all__ = ["rms_norm"]
+
+_IMPLEMENTATIONS = {"reference": reference.rms_norm}
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float, *, impl: Impl = "auto") -> Tensor:
+    """`x / rms(x) * weight` over the last dimension; see `reference.rms_norm`."""
+    return choose("rms_norm", impl, x, _IMPLEMENTATIONS)(x, weight, eps)

@@ -1,0 +1,23 @@
+"""Rotary position embedding."""
+
+from torch import Tensor
+
+from dflash_kernels.dispatch import Impl, choose
+from dflash_kernels.rope import reference
+
+__all__ = ["rope", "rope_angles"]
+
+_ANGLES = {"reference": reference.rope_angles}
+_ROPE = {"reference": reference.rope}
+
+
+def rope_angles(
+    positions: Tensor, inverse_frequencies: Tensor, scale: float = 1.0, *, impl: Impl = "auto"
+) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of positions; see `reference.rope_angles`."""
+    return choose("rope_angles", impl, positions, _ANGLES)(positions, inverse_frequencies, scale)
+
+
+def rope(x: Tensor, cos: Tensor, sin: Tensor, *, impl: Impl = "auto") -> Tensor:
+    """Rotate every head; see `reference.rope`."""
+    return choose("rope", impl, x, _ROPE)(x, cos, sin)
