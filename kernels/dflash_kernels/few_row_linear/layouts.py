@@ -61,9 +61,9 @@ COLUMN = Layout("column")
 def available() -> tuple[Kind, ...]:
     """The kinds that this build of torch has."""
     kinds: list[Kind] = ["linear", "column"]
-    if torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+    if torch.backends.mkldnn.is_available():
         kinds.append("onednn")
-    if torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
+    if torch.backends.mkl.is_available():
         kinds.append("mkl")
     return tuple(kinds)
 
