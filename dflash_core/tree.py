@@ -5,13 +5,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dflash_kernels.build_tree import build_tree
+from dflash_kernels.trees import ancestors, child_ptr
+
 
 @dataclass(frozen=True)
 class TokenTree:
     """A batch of ragged token trees, padded to N nodes.
 
     Nodes stand in breadth-first order: parents before children, siblings side by side, best first, so
-    that the children of a node are one interval and `child_ptr` alone is the tree in CSR.
+    that the children of a node are one interval and `child_ptr` alone is the tree in CSR. Siblings have
+    different tokens.
     Padding nodes (index >= `num_nodes`) have parent -1, depth 0, token 0, and see only themselves.
 
     Attributes:
@@ -38,13 +42,8 @@ class TokenTree:
         return self.tokens.shape[1]
 
     def child_ptr(self) -> Tensor:
-        """CSR row pointers [B, N + 1]: the children of node i are nodes `child_ptr[i]` to `child_ptr[i + 1] - 1`."""
-        nodes = torch.arange(self.width, device=self.tokens.device)
-        real = nodes < self.num_nodes[:, None]
-        counts = torch.zeros_like(self.parents)
-        counts.scatter_add_(1, self.parents.clamp(min=0), (real & (self.parents >= 0)).long())
-        first = torch.ones_like(counts[:, :1])
-        return torch.cat([first, counts], 1).cumsum(1)
+        """CSR row pointers [B, N + 1]: node i's children are nodes `ptr[i]` to `ptr[i + 1] - 1`."""
+        return child_ptr(self.parents, self.num_nodes)
 
 
 def chain(tokens: Tensor, num_nodes: Tensor) -> TokenTree:
@@ -54,7 +53,7 @@ def chain(tokens: Tensor, num_nodes: Tensor) -> TokenTree:
         tokens: [B, S] int64, the anchor first.
         num_nodes: [B] int64, 1 to S: how many of them are verified.
     """
-    batch, width = tokens.shape
+    width = tokens.shape[1]
     nodes = torch.arange(width, device=tokens.device)
     real = nodes < num_nodes[:, None]  # [B, S]
     below = nodes[None, :] <= nodes[:, None]  # [S, S]
@@ -69,3 +68,58 @@ def chain(tokens: Tensor, num_nodes: Tensor) -> TokenTree:
         max_depth=width - 1,
         is_chain=True,
     )
+
+
+def from_parents(tokens: Tensor, parents: Tensor, num_nodes: Tensor, max_depth: int) -> TokenTree:
+    """A tree that is given by its edges.
+
+    Args:
+        tokens: [B, N] int64, the anchor first.
+        parents: [B, N] int64, in breadth-first order; -1 for the root.
+        num_nodes: [B] int64, 1 to N; what stands at later nodes does not matter.
+        max_depth: host integer, an upper bound of the depths.
+    """
+    real = torch.arange(tokens.shape[1], device=tokens.device) < num_nodes[:, None]
+    parents = torch.where(real, parents, -1)
+    visible = ancestors(parents, max_depth)
+    return TokenTree(
+        tokens=tokens.masked_fill(~real, 0),
+        parents=parents,
+        depths=visible.sum(-1) - 1,
+        visible=visible,
+        num_nodes=num_nodes,
+        max_depth=max_depth,
+        is_chain=False,
+    )
+
+
+def best_first(
+    anchors: Tensor, log_probs: Tensor, ids: Tensor, budgets: Tensor, max_budget: int
+) -> tuple[TokenTree, Tensor]:
+    """The most probable tree of each request's budget, when the slots of its block are independent.
+
+    Args:
+        anchors: [B] int64.
+        log_probs: [B, D, K] floats, the K best of each depth, best first; -inf for what must not be drafted,
+            for instance all of the depths beyond a request's verify length.
+        ids: [B, D, K] int64, their tokens.
+        budgets: [B] int64, 0 to `max_budget`: nodes besides the anchor.
+        max_budget: host integer; all trees are padded to `max_budget + 1` nodes.
+
+    Returns:
+        The tree, and [B, max_budget + 1] float32: the log-probability of each node's own token, 0 for the
+        anchor and for padding.
+
+    Source: DDTree (arXiv 2604.12989).
+    """
+    built = build_tree(anchors, log_probs, ids, budgets, max_budget)
+    tree = TokenTree(
+        tokens=built.tokens,
+        parents=built.parents,
+        depths=built.depths,
+        visible=built.visible,
+        num_nodes=built.num_nodes,
+        max_depth=min(log_probs.shape[1], max_budget),
+        is_chain=max_budget <= 1 or log_probs.shape[2] == 1,
+    )
+    return tree, built.log_probs

@@ -1,0 +1,56 @@
+"""The best tree of a given size from the marginals of a block."""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from dflash_kernels.build_tree import reference
+from dflash_kernels.dispatch import Impl, choose
+
+__all__ = ["BuiltTree", "build_tree"]
+
+
+class BuiltTree(NamedTuple):
+    """A batch of trees in breadth-first order; W = max_budget + 1 nodes, the anchor first.
+
+    Attributes:
+        tokens: [B, W] int64; 0 for padding.
+        parents: [B, W] int64; -1 for the anchor and for padding.
+        depths: [B, W] int64; 0 for the anchor and for padding.
+        visible: [B, W, W] bool.
+        num_nodes: [B] int64.
+        log_probs: [B, W] float32, of each node's own token; 0 for the anchor and for padding.
+    """
+
+    tokens: Tensor
+    parents: Tensor
+    depths: Tensor
+    visible: Tensor
+    num_nodes: Tensor
+    log_probs: Tensor
+
+
+_IMPLS = {"reference": reference.build_tree}
+
+
+def build_tree(
+    anchors: Tensor, log_probs: Tensor, ids: Tensor, budgets: Tensor, max_budget: int, *, impl: Impl = "auto"
+) -> BuiltTree:
+    """The `budgets` most probable paths below the anchor, when the slots of a block are independent.
+
+    The probability of a path only falls along an edge to a child or to the next sibling, so the best nodes
+    are a tree. Of equally probable paths the shorter ones come first, then the one whose parent does, then
+    the one of the smaller rank.
+
+    Args:
+        anchors: [B] int64.
+        log_probs: [B, D, K] floats of at most 0, the K best of each depth, best first; a path with -inf in it
+            is left out, which is how a request gets fewer depths than D.
+        ids: [B, D, K] int64, their tokens, different ones within a depth.
+        budgets: [B] int64, 0 to max_budget: nodes besides the anchor. There may be fewer paths than that.
+        max_budget: host integer.
+
+    Source: DDTree (arXiv 2604.12989), whose heap is replaced by one selection a depth.
+    """
+    run = choose("build_tree", impl, log_probs, _IMPLS)
+    return BuiltTree(*run(anchors, log_probs, ids, budgets, max_budget))

@@ -1,0 +1,59 @@
+"""Reference of `build_tree`."""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from dflash_kernels.build_tree.paths import Paths, best_paths
+from dflash_kernels.trees import ancestors
+
+
+def build_tree(
+    anchors: Tensor, log_probs: Tensor, ids: Tensor, budgets: Tensor, max_budget: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Choose the best paths of all depths, then put them into breadth-first order."""
+    depth = min(log_probs.shape[1], max_budget)
+    log_probs, ids = log_probs.float()[:, :depth, :max_budget], ids[:, :depth, :max_budget]
+    if log_probs.numel() == 0:
+        log_probs = log_probs.new_full((len(anchors), 1, 1), float("-inf"))
+        ids = ids.new_zeros(len(anchors), 1, 1)
+    paths = best_paths(log_probs, max(max_budget, 1))
+    order, real = _breadth_first(paths, _choose(paths, budgets, max_budget), max_budget)
+
+    nodes = torch.arange(1, order.shape[1] + 1, device=order.device)
+    node_of = torch.zeros_like(paths.rank).scatter(1, order, nodes.expand_as(order))
+    depths = paths.depth[order]
+    parents = node_of.gather(1, paths.parent.gather(1, order)).masked_fill(depths == 1, 0)
+    slots = (depths - 1) * ids.shape[2] + paths.rank.gather(1, order)
+
+    def nodewise(root: Tensor, values: Tensor, fill: int) -> Tensor:
+        """[B, W]: the root's value, the chosen paths' values, and the filling."""
+        values = torch.cat([root[:, None], values.masked_fill(~real, fill)], 1)
+        return pad(values, (0, max_budget + 1 - values.shape[1]), value=fill)
+
+    zero = torch.zeros_like(anchors)
+    parents = nodewise(zero - 1, parents, -1)
+    return (
+        nodewise(anchors, ids.flatten(1).gather(1, slots), 0),
+        parents,
+        nodewise(zero, depths, 0),
+        ancestors(parents, depth),
+        1 + real.sum(-1),
+        nodewise(zero.float(), log_probs.flatten(1).gather(1, slots), 0),
+    )
+
+
+def _choose(paths: Paths, budgets: Tensor, max_budget: int) -> Tensor:
+    """[B, M] bool: the best paths, as many as each request's budget."""
+    score, order = paths.score.sort(dim=1, descending=True, stable=True)
+    within = torch.arange(score.shape[1], device=score.device) < budgets[:, None]
+    chosen = within & (score > float("-inf"))
+    return torch.zeros_like(chosen).scatter(1, order, chosen)
+
+
+def _breadth_first(paths: Paths, chosen: Tensor, max_budget: int) -> tuple[Tensor, Tensor]:
+    """Indices [B, min(M, max_budget)] of the chosen paths in breadth-first order, and which are real."""
+    total = chosen.shape[1]
+    place = (paths.depth * total + paths.order).masked_fill(~chosen, torch.iinfo(torch.int64).max)
+    order = place.argsort(dim=1)[:, :max_budget]
+    return order, chosen.gather(1, order)
