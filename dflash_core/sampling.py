@@ -24,7 +24,9 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < float("inf"):
-            raise RequestError(f"temperature is {self.temperature}; it must be a finite number of at least 0.")
+            raise RequestError(
+                f"temperature is {self.temperature}; it must be a finite number of at least 0."
+            )
         if self.top_k < 0:
             raise RequestError(f"top_k is {self.top_k}; it must be at least 0 (0 is off).")
         if not 0 < self.top_p <= 1:
@@ -50,6 +52,9 @@ class SamplingBatch:
             position anchor + i + 1, and is drawn with that position's noise.
         greedy: host flag: every temperature is 0.
         filtered: host flag: some request has a top-k, top-p or min-p.
+        max_top_k: the largest top-k, where the host knows it; a hint for speed.
+        sampled: [R] int64, the requests whose temperature is above 0, so that the others need no
+            probabilities; `None` when that is not known, or when it is all of them.
     """
 
     temperature: Tensor
@@ -60,6 +65,12 @@ class SamplingBatch:
     positions: Tensor
     greedy: bool
     filtered: bool
+    max_top_k: int = 0
+    sampled: Tensor | None = None
+
+    def decided(self, depths: Tensor) -> Tensor:
+        """[B, N] positions of the tokens that follow nodes of these depths [B, N]."""
+        return self.positions[:, None] + depths + 1
 
 
 def sampling_batch(
@@ -71,6 +82,7 @@ def sampling_batch(
         [[p.top_k, p.seed, at] for p, at in zip(params, positions, strict=True)], dtype=torch.int64
     )
     floats, integers = floats.to(device), integers.to(device)
+    sampled = [row for row, p in enumerate(params) if p.temperature > 0]
     return SamplingBatch(
         temperature=floats[:, 0],
         top_p=floats[:, 1],
@@ -78,6 +90,8 @@ def sampling_batch(
         top_k=integers[:, 0],
         seeds=integers[:, 1],
         positions=integers[:, 2],
-        greedy=all(p.temperature == 0 for p in params),
+        greedy=not sampled,
         filtered=any(p.top_k > 0 or p.top_p < 1 or p.min_p > 0 for p in params),
+        max_top_k=max((p.top_k for p in params), default=0),
+        sampled=torch.tensor(sampled, device=device) if 0 < len(sampled) < len(params) else None,
     )
