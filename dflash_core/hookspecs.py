@@ -36,7 +36,11 @@ Providers = Mapping[str, Any]
 
 
 class DrafterProvider(Protocol):
-    """Builds a drafter for a target; `options` are the settings that concern drafting."""
+    """Builds a drafter for a target.
+
+    `options` are, as far as they were set, `draft_window`, `draft_vocab` and `proposal`, and whatever a
+    caller of `load_draft` adds.
+    """
 
     def __call__(self, checkpoint: DraftCheckpoint, target: TargetModel, **options: Any) -> Drafter: ...
 
@@ -60,7 +64,10 @@ class ScheduleProvider(Protocol):
 
 
 class EngineProvider(Protocol):
-    """Loads a target from a path or an id; `options` are the settings that concern this engine."""
+    """Loads a target from a path or an id.
+
+    `options` are the setting `fast` and whatever a caller of `load_target` adds.
+    """
 
     def __call__(self, path: str | PathLike[str], *, dtype: str, **options: Any) -> TargetModel: ...
 

@@ -203,11 +203,11 @@ def builtin():
 
 
 CALLS = {
-    "drafters": (("checkpoint", "target"), {"an_option": 1}),
+    "drafters": (("checkpoint", "target"), {"draft_window": 8, "draft_vocab": 8, "proposal": "auto"}),
     "verifiers": ((), {}),
     "rollbacks": ((), {}),
     "schedules": (("target", "drafter"), {}),
-    "engines": (("path",), {"dtype": "float32", "an_option": 1}),
+    "engines": (("path",), {"dtype": "float32", "fast": "auto"}),
 }
 
 
