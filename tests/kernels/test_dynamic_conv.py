@@ -20,7 +20,7 @@ def arguments(batch, slots, width, group, size, dtype=torch.float32):
 )
 def test_it_is_the_defining_sum(shape):
     x, dynamic, base = arguments(*shape)
-    batch, slots, width, group, size = shape
+    _, slots, _, group, size = shape
     expected = torch.zeros_like(x)
     for slot in range(slots):
         for offset in range(min(size, slot + 1)):
