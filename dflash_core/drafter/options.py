@@ -1,0 +1,48 @@
+"""Options of the block drafter, from how a person writes them to what the code needs."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from dflash_core.errors import SettingsError
+from dflash_core.spec import DraftSpec
+
+DraftVocab = int | Sequence[int] | Tensor
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def as_dtype(option: str, value: str | torch.dtype | None, default: torch.dtype) -> torch.dtype:
+    """Raises SettingsError for anything but the three floating dtypes."""
+    for name, dtype in DTYPES.items():
+        if value in (name, dtype) or (value is None and dtype == default):
+            return dtype
+    raise SettingsError(f"{option} is {value or default}; it must be one of {', '.join(DTYPES)}.")
+
+
+def samples(proposal: str, spec: DraftSpec) -> bool:
+    """Whether drafts are sampled at temperature above 0; raises SettingsError for an unknown mode."""
+    modes = {"auto": spec.selector is not None, "argmax": False, "sample": True}
+    if proposal not in modes:
+        raise SettingsError(f"proposal is {proposal!r}; it must be one of {', '.join(modes)}.")
+    return modes[proposal]
+
+
+def as_token_ids(value: DraftVocab, vocab_size: int) -> Tensor:
+    """Target ids that may be drafted: the n lowest of them, or those listed.
+
+    Returns:
+        [n] int64, ascending, none twice.
+
+    Raises:
+        SettingsError: none are left, or one is outside the vocabulary.
+    """
+    if isinstance(value, int):
+        if not 1 <= value <= vocab_size:
+            raise SettingsError(f"draft_vocab is {value}; it must be from 1 to {vocab_size}, the vocabulary.")
+        return torch.arange(value)
+    ids: Tensor = torch.unique(torch.as_tensor(value, dtype=torch.int64))
+    if not len(ids) or ids[0] < 0 or ids[-1] >= vocab_size:
+        raise SettingsError(f"draft_vocab must list token ids from 0 to {vocab_size - 1}, at least one.")
+    return ids
