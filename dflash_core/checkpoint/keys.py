@@ -41,7 +41,7 @@ def shortened(text: str) -> str:
 
 def label(key: str) -> str:
     """A key or a tensor name from a file, safe to print."""
-    return shortened(ascii(key)[1:-1])
+    return shortened(ascii(key)[1:-1] or '""')
 
 
 def nearest(word: str, known: Collection[str]) -> str:
