@@ -10,10 +10,11 @@ CHUNK = 256
 
 def draw(weights: Tensor, noise: Tensor) -> Tensor:
     """First the chunk that the noise falls into, then the token in it."""
-    sums = reduce_chunks(weights, CHUNK, lambda part: part.sum(-1, dtype=torch.float64))
+    size = min(CHUNK, weights.shape[-1])
+    sums = reduce_chunks(weights, size, lambda part: part.sum(-1, dtype=torch.float64))
     target = noise[..., None] * sums.sum(-1, keepdim=True)
     chunk, passed = _find(sums, target)
-    values, ids = gather_chunks(weights, chunk, CHUNK, 0.0)
+    values, ids = gather_chunks(weights, chunk, size, 0.0)
     place, _ = _find(values.double(), target - passed)
     return ids.gather(-1, place).squeeze(-1)
 
