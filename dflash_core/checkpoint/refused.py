@@ -18,6 +18,7 @@ ARCHITECTURES = (
     ("Gemma4DSparkModel", "a DSpark draft of DeepSpec"),
     ("DSpark", "a DSpark draft"),
     ("DflashDraftModel", "a draft in the open speculator format"),
+    ("Domino", "a Domino draft of SpecForge (prefix GRU head)"),
     ("Muse", "a Muse assistant"),
     ("MiMo", "a MiMo draft"),
     ("Laguna", "a Laguna draft"),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from dflash_core.checkpoint.base import EMBEDDING, Dialect, DraftCheckpoint
 from dflash_core.checkpoint.body import DTYPES
 from dflash_core.checkpoint.files import CONFIG, INDEX, WEIGHTS
+from dflash_core.checkpoint.keys import nearest, show
 from dflash_core.checkpoint.load import Dialects, check_vocabulary, find_dialects
 from dflash_core.checkpoint.shapes import INTEGERS, tensor_shapes
 from dflash_core.checkpoint.weights import check_finite
@@ -89,7 +90,8 @@ def get_dialect(name: str, dialects: Dialects | None) -> Dialect:
     """
     known = find_dialects(dialects)
     if name not in known:
-        raise CheckpointError(f"There is no dialect {name!r}. There are: {', '.join(known) or 'none'}.")
+        there = ", ".join(known) or "none"
+        raise CheckpointError(f"There is no dialect {show(name)}.{nearest(name, known)} There are: {there}.")
     return known[name]
 
 

@@ -89,8 +89,8 @@ def read_vocabulary(path: str | os.PathLike[str], vocab: int, width: int) -> tup
     for name, entry in entries.items():
         if entry.shape != (vocab, width) or entry.dtype not in FLOATS:
             raise CheckpointError(
-                f"{folder.where(entry.file)}: {name}.weight is {entry.dtype} {list(entry.shape)}; the draft needs "
-                f"{' or '.join(FLOATS)} [{vocab}, {width}]."
+                f"{folder.where(entry.file)}: {name}.weight is {entry.dtype} {list(entry.shape)}; the draft "
+                f"needs {' or '.join(FLOATS)} [{vocab}, {width}]."
             )
     tensors = read_tensors(folder, entries)
     embedding = tensors["embed_tokens"]

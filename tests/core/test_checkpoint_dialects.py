@@ -320,6 +320,7 @@ def test_harmless_values_of_dangerous_keys_are_accepted():
     ("config", "named"),
     [
         ({**ZLAB_1, "architectures": ["DSparkDraftModel"]}, "a DSpark draft of SpecForge"),
+        ({**ZLAB_1, "architectures": ["DominoDraftModel"]}, "a Domino draft of SpecForge"),
         ({**ZLAB_1, "architectures": ["Qwen3DSparkModel"]}, "a DSpark draft of DeepSpec"),
         ({**ZLAB_1, "architectures": ["MuseGlimmerAssistantForCausalLM"]}, "a Muse assistant"),
         ({**ZLAB_1, "architectures": ["LagunaDFlashDraftModel"]}, "a Laguna draft"),

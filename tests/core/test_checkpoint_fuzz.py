@@ -115,7 +115,7 @@ DRAFT_KEYS = {
 }
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(configs())
 def test_a_changed_config_loads_or_is_refused_by_key(change):
     name, config = change
@@ -123,7 +123,7 @@ def test_a_changed_config_loads_or_is_refused_by_key(change):
     outcome(text, serialised(name), DRAFT_KEYS | words(config) | tensors_on_disk(CONFIGS[name]).keys())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(NAMES, st.data())
 def test_changed_tensors_are_refused_by_name(name, data):
     tensors = dict(tensors_on_disk(CONFIGS[name]))
@@ -150,7 +150,7 @@ def test_changed_tensors_are_refused_by_name(name, data):
     outcome(json.dumps(CONFIGS[name]).encode(), save(tensors), known | {label(key) for key in tensors})
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(NAMES, st.data())
 def test_a_changed_weight_file_is_refused_by_name(name, data):
     content = bytearray(serialised(name))
@@ -170,7 +170,7 @@ def test_a_changed_weight_file_is_refused_by_name(name, data):
     outcome(json.dumps(CONFIGS[name]).encode(), bytes(content), known)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=200), st.binary(max_size=200))
 def test_noise_is_refused_by_file(config, weights):
     assert outcome(config, weights, {"config.json"}) is not None

@@ -1,0 +1,113 @@
+"""The layout that z-lab and SpecForge share: a Qwen3 config with a `dflash_config`, tensors of the body only;
+embedding and head are the target's.
+
+Every key is looked up in `dflash_config` first and then at the top level, as z-lab's own code does; where the
+two differ, that is an error. Causality is `is_causal`, then `causal`, then the layer's type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dflash_core.checkpoint.body import (
+    SECOND,
+    TAP_HINT,
+    architecture,
+    default_taps,
+    kept,
+    read_body,
+    read_count,
+    read_taps,
+    require_borrowable,
+    write_body,
+    write_draft,
+)
+from dflash_core.checkpoint.inert import INERT
+from dflash_core.checkpoint.keys import Keys, Source, show
+from dflash_core.checkpoint.layers import read_layers, write_layers
+from dflash_core.errors import CheckpointError
+from dflash_core.spec import DraftSpec
+
+FIRST = "DFlashDraftModel"
+SECTION = "dflash_config"
+BLOCK_SIZE = 16
+"""The default of both where a config has none."""
+SPECFORGE_MODULE = "modeling_dflash."
+SPECFORGE_MARKS = ("projector_type", "attention_mode", "attention_modes")
+
+
+def is_native(config: Mapping[str, Any]) -> bool:
+    """Whether a config describes a plain DFlash or DFlash2 draft with the body at the top level."""
+    names = config.get("architectures")
+    nested = "speculators_model_type" in config or "transformer_layer_config" in config
+    return names in ([FIRST], [SECOND]) and not nested
+
+
+def is_specforge(config: Mapping[str, Any]) -> bool:
+    """Whether a config carries a mark of SpecForge's trainer."""
+    modules = config.get("auto_map")
+    section = config.get(SECTION)
+    model = modules.get("AutoModel") if isinstance(modules, Mapping) else None
+    marked = [config, section] if isinstance(section, Mapping) else [config]
+    return (isinstance(model, str) and model.startswith(SPECFORGE_MODULE)) or any(
+        one.get(mark) is not None for one in marked for mark in SPECFORGE_MARKS
+    )
+
+
+def read_native(config: Mapping[str, Any], where: str, dialect: str) -> DraftSpec:
+    """Read a config with the body at the top level and the rest in `dflash_config` or beside it."""
+    top = Source("", config, INERT, read={SECTION, "auto_map"})
+    section = config.get(SECTION)
+    if section is not None and not isinstance(section, Mapping):
+        raise CheckpointError(f"{where}: {SECTION} is {show(section)}; it must be an object.")
+    keys = Keys(where, [Source(f"{SECTION}.", section or {}), top])
+    second = architecture(keys, (FIRST, SECOND)) == SECOND
+    body = read_body(keys, second=second, block_size=BLOCK_SIZE)
+    require_borrowable(keys, body["hidden_size"], body["vocab_size"])
+    count = read_count(keys)
+    causal, fallback = keys.maybe_flag("is_causal"), keys.maybe_flag("causal")
+    layers = read_layers(keys, count, causal if causal is not None else fallback)
+    taps = _taps(keys, count, body["num_target_layers"])
+    _, extra = keys.rest()
+    return DraftSpec(dialect=dialect, layers=layers, taps=taps, extra=extra, **body)
+
+
+def write_native(spec: DraftSpec, **more: Any) -> dict[str, Any]:
+    """A config of this spec with the body at the top level; `more` goes into `dflash_config`.
+
+    Raises:
+        CheckpointError: the draft brings its own embedding, head or vocabulary, or layers that the keys of
+            this layout cannot describe.
+    """
+    if spec.owns_embedding or spec.owns_head or spec.draft_vocab_size not in (None, spec.vocab_size):
+        raise CheckpointError(
+            "this layout borrows embedding and head from the target, but the draft has its own "
+            f"(draft_vocab_size {spec.draft_vocab_size}). Keep it in the speculators layout."
+        )
+    return {
+        **write_body(spec),
+        **write_layers(spec.layers),
+        **kept(spec.extra, INERT),
+        "architectures": [SECOND if spec.conv is not None else FIRST],
+        "dtype": spec.dtype,
+        "block_size": spec.block_size,
+        SECTION: {**write_draft(spec), "target_layer_ids": list(spec.taps), **more},
+    }
+
+
+def _taps(keys: Keys, count: int, num_target_layers: int | None) -> tuple[int, ...]:
+    taps = read_taps(keys, "target_layer_ids", 0, num_target_layers)
+    if taps is None:
+        if num_target_layers is None:
+            keys.fail("target_layer_ids", "is missing, and without num_target_layers it has no default.")
+        taps = default_taps(num_target_layers, count)
+        if [*taps] != sorted(set(taps)):
+            keys.fail(
+                "target_layer_ids",
+                f"is missing; its default for {num_target_layers} layers is {show([*taps])}.",
+            )
+    indices = read_taps(keys, "eagle_aux_hidden_state_layer_ids", 1, num_target_layers)
+    if indices is not None and indices != taps:
+        keys.fail("eagle_aux_hidden_state_layer_ids", f"must be target_layer_ids + 1. {TAP_HINT}")
+    return taps
