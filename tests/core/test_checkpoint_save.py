@@ -26,7 +26,7 @@ from safetensors.torch import load_file
 from dflash_core.checkpoint.base import DraftCheckpoint
 from dflash_core.checkpoint.convert import convert
 from dflash_core.checkpoint.load import load_checkpoint
-from dflash_core.checkpoint.save import save_checkpoint
+from dflash_core.checkpoint.save import differences, save_checkpoint
 from dflash_core.errors import CheckpointError
 from dflash_core.spec import LayerSpec, RopeSpec
 
@@ -272,6 +272,9 @@ def test_zlabs_own_package_loads_what_we_write(tmp_path, name):
     assert all(torch.equal(weights[key.removesuffix(".weight")], first.tensors[key]) for key in first.tensors)
     assert tuple(theirs.target_layer_ids) == first.spec.taps
     assert (theirs.block_size, theirs.mask_token_id) == (first.spec.block_size, first.spec.mask_token_id)
+    if name == "zlab":
+        theirs.save_pretrained(tmp_path / "theirs")
+        assert not differences(load_checkpoint(tmp_path / "theirs", DIALECTS).spec, first.spec)
 
 
 def test_the_borrowed_draft_survives_another_layout(tmp_path):
