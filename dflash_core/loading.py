@@ -22,20 +22,26 @@ def load_target(
         options: the engine's own, e.g. `fast="off"` of the transformers engine.
 
     Raises:
-        PluginError: there is no engine of that name.
+        SettingsError: there is no engine of that name.
         DFlashError: the engine cannot load it; the message says why.
     """
     return cast(TargetModel, provider("engines", engine)(path, dtype=dtype, **options))
 
 
 def load_draft(
-    path: str | PathLike[str], target: TargetModel, drafter: str = "block", **options: Any
+    path: str | PathLike[str],
+    target: TargetModel,
+    drafter: str = "block",
+    *,
+    allow_rope_mismatch: bool = False,
+    **options: Any,
 ) -> Drafter:
     """Load a draft checkpoint of any known dialect and check that it fits the target.
 
     Args:
         path: a local folder with config.json and safetensors.
         drafter: name of a registered drafter kind.
+        allow_rope_mismatch: accept a draft that was trained with another RoPE than the target's.
         options: the drafter's own, e.g. `draft_window=256`, `draft_vocab=16384`, `proposal="argmax"`.
 
     Raises:
@@ -43,5 +49,5 @@ def load_draft(
         PairError: it does not fit the target.
     """
     checkpoint = load_checkpoint(path)
-    check_pair(checkpoint.spec, target.info)
+    check_pair(checkpoint.spec, target.info, allow_rope_mismatch=allow_rope_mismatch)
     return cast(Drafter, provider("drafters", drafter)(checkpoint, target, **options))

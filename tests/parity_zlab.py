@@ -71,7 +71,8 @@ def random_config(seed: int, *, second: bool, width: int = 48, vocab: int = VOCA
         "block_size": 2 + seed % 15,
         "dflash_config": {
             "mask_token_id": vocab - 1,
-            "target_layer_ids": sorted(rng.sample(range(TARGET_LAYERS), 1 + seed % 6)),
+            # not the last one: transformers' tuple of hidden states has it after the final norm
+            "target_layer_ids": sorted(rng.sample(range(TARGET_LAYERS - 1), 1 + seed % 6)),
         },
     }
     extras = config["dflash_config"]
