@@ -34,7 +34,8 @@ def verify_rejection(
     the last child, or at a leaf, the token is drawn from what p has become. A chain is the case of one child.
 
     The noise of a decision is `uniform(seed, position of the token it decides)`, in the stream
-    `ACCEPT + STREAMS * rank` for the child of that rank and `RESIDUAL` for the final draw.
+    `ACCEPT + STREAMS * rank` for the child of that rank. The final draw uses `RESIDUAL` after a refusal, and
+    `TARGET`, as plain sampling does, at a node without children.
 
     Args:
         tokens, parents, depths: [B, N] int64, as in `TokenTree`; children of one node have different tokens.

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from dflash_kernels.draw.reference import draw
 from dflash_kernels.trees import accepted_path, child_ptr
-from dflash_kernels.uniform import ACCEPT, RESIDUAL, STREAMS
+from dflash_kernels.uniform import ACCEPT, RESIDUAL, STREAMS, TARGET
 from dflash_kernels.uniform.reference import uniform
 
 
@@ -26,12 +26,16 @@ def verify_rejection(
     """Decide all edges, follow those that hold, and draw once more where the path ends."""
     target = probs.gather(-1, draft_ids).double()  # [B, N, K]
     decided = positions[:, None] + depths + 1
-    edges, left = _edges(
-        tokens, child_ptr(parents, num_nodes), target, draft_ids, draft_probs, seeds, decided, max_children
-    )
+    ptr = child_ptr(parents, num_nodes)
+    edges, left = _edges(tokens, ptr, target, draft_ids, draft_probs, seeds, decided, max_children)
     accepted, nodes = accepted_path(edges, depths, visible, num_nodes, max_depth)
     stop = nodes.gather(1, accepted[:, None])
-    final = _final(probs, draft_ids, left, stop, uniform(seeds, positions + accepted + 1, RESIDUAL))
+    refused = ptr.diff(dim=1).gather(1, stop)[:, 0] > 0
+    # Where nothing was refused the draw is that of plain sampling, with its noise: a request that happens to
+    # have no draft in this cycle gets the same token whether or not others in the batch have one.
+    end = positions + accepted + 1
+    noise = torch.where(refused, uniform(seeds, end, RESIDUAL), uniform(seeds, end, TARGET))
+    final = _final(probs, draft_ids, left, stop, noise)
     following = torch.cat([nodes[:, 1:], torch.full_like(stop, -1)], 1)
     path = tokens.gather(1, following.clamp(min=0)).masked_fill(following < 0, -1)
     return accepted, nodes, path.scatter(1, accepted[:, None], final[:, None])
