@@ -138,6 +138,14 @@ def test_a_tree_holds_the_likeliest_paths_of_its_budget(name):
             assert abs(float(proposal.log_probs[0, node]) - float(marginals[len(path) - 1, path[-1]])) < 1e-5
 
 
+@pytest.mark.parametrize("make", [small_spec, second_spec])
+def test_a_tree_goes_no_deeper_than_its_verify_length(make):
+    """Even where the draft is so sure of itself that a tree would rather be deep than wide."""
+    drafter, context = start(make(output_multiplier=50.0), 2)
+    proposal = propose(drafter, context, [SamplingParams()] * 2, [5, 5], [5, 2], [4, 4])
+    assert proposal.tree.depths.amax(1).tolist() == [4, 1]
+
+
 @pytest.mark.parametrize("name", SPECS)
 def test_chains_trees_and_plain_rows_share_a_batch(name):
     drafter, context = start(SPECS[name], 4)
