@@ -33,6 +33,15 @@ def sampling_probs(
     return left.view(batch, nodes, vocab)
 
 
+def may_look(x: Tensor) -> bool:
+    """Whether intermediate results may decide what is computed next.
+
+    On a CPU that costs nothing. Elsewhere the host would have to wait for the device, so that all rows are
+    rather sorted whole.
+    """
+    return x.is_cpu
+
+
 def _scale(logits: Tensor, temperature: Tensor, greedy: Tensor) -> Tensor:
     """(logits - maximum) / temperature in float32.
 
@@ -45,13 +54,9 @@ def _scale(logits: Tensor, temperature: Tensor, greedy: Tensor) -> Tensor:
 
 
 def _filter(scores: Tensor, probs: Tensor, limits: Limits, off: Tensor, max_top_k: int) -> Tensor:
-    """Apply the limits to R rows; a row that needs more tokens than are looked at waits for the next width.
-
-    On a CPU looking at intermediate results costs nothing. Elsewhere it would make the device wait, so there
-    all rows are sorted whole.
-    """
+    """Apply the limits to R rows; a row that needs more tokens than are looked at waits for the next width."""
     count, vocab = scores.shape
-    if not scores.is_cpu:
+    if not may_look(scores):
         values, ids = best(scores, vocab)
         weights, _ = keep(values, probs.gather(-1, ids), limits, complete=True)
         return torch.where(off, probs, torch.zeros_like(probs).scatter_(-1, ids, weights))
