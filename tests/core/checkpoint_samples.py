@@ -2,6 +2,7 @@
 
 import copy
 import json
+import struct
 from pathlib import Path
 
 import torch
@@ -203,3 +204,16 @@ def write_target(folder: Path, tied: bool = False, **changes: object) -> Path:
         tensors["lm_head.weight"] = torch.randn(64, 32, generator=generator)
     save_file(tensors, folder / "model.safetensors")
     return folder
+
+
+def write_header(folder: Path, header: object, data: bytes = b"", length: int | None = None) -> None:
+    """Replace a checkpoint's weights by a file with this header, true or not, and data."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    (folder / "model.safetensors").write_bytes(
+        struct.pack("<Q", len(text) if length is None else length) + text + data
+    )
+
+
+def entry(shape: list, offsets: list, dtype: str = "BF16") -> dict:
+    """One tensor of a header."""
+    return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
