@@ -16,19 +16,6 @@ if TYPE_CHECKING:
     from dflash_core.comparison import Comparison
     from dflash_core.generation import GenerateResult
 
-HELP = """Continue prompts with a target and a draft. The output is the target's own, only faster.
-
-**Examples**
-
-- `dflash-core generate --demo-pair --prompt "Why is the sky blue?"`
-- `dflash-core generate --demo-pair --compare` decodes a few prompts plainly as well and prints a table
-- `dflash-core generate --target Qwen3-8B --draft Qwen3-8B-DFlash-b16 -p "Hi" --temperature 0.7 --seed 1`
-- `echo "Once upon a time" | dflash-core generate --demo-pair --raw -p - --json`
-
-Options that are settings can also stand in `dflash.toml` or in `DFLASH_*` variables: see
-`dflash-core settings`. Rates are tokens a second outside the prefill.
-"""
-
 NOT_SETTINGS = ("prompt", "raw", "clean", "demo_pair", "compare", "as_json", "stop", "config")
 
 
@@ -68,6 +55,18 @@ def generate_command(
     min_p: Annotated[float | None, typer.Option(help="0 is off.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of the first prompt; the next has the next.")] = None,
 ) -> None:
+    """Continue prompts with a target and a draft. The output is the target's own, only faster.
+
+    **Examples**
+
+    - `dflash-core generate --demo-pair --prompt "Why is the sky blue?"`
+    - `dflash-core generate --demo-pair --compare` decodes a few prompts plainly as well, and prints a table
+    - `dflash-core generate --target Qwen3-8B --draft Qwen3-8B-DFlash-b16 -p "Hi" --temperature 0.7 --seed 1`
+    - `echo "Once upon a time" | dflash-core generate --demo-pair --raw -p - --json`
+
+    Options that are settings can also stand in `dflash.toml` or in `DFLASH_*` variables: see
+    `dflash-core settings`. Rates are tokens a second outside the prefill.
+    """
     from dflash_core.cli.pair import load_pair, resolve_flags
     from dflash_core.cli.prompts import read_prompts
 
@@ -98,16 +97,13 @@ def generate_command(
         print(f"> {text}\n{answer}\n")
 
 
-generate_command.__doc__ = HELP
-
-
 def stream(pair: Pair, prompt: list[int], options: dict[str, Any]) -> None:
     """Print an answer while it is made, and what the draft gained on standard error."""
     from dflash_core.decoder import Delta
     from dflash_core.generation import generate, stop_sequences
     from dflash_core.streaming import TextStream
 
-    text = TextStream(pair.target.detokenize, stop_sequences(options["stop"]))
+    text = TextStream(pair.detokenize, stop_sequences(options["stop"]))
 
     def show(delta: Delta) -> None:
         sys.stdout.write(text.feed(delta.tokens, last=delta.finish_reason is not None))

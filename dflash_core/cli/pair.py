@@ -11,6 +11,7 @@ from dflash_core.cli import output
 from dflash_core.drafter.base import Drafter
 from dflash_core.errors import RequestError, SettingsError
 from dflash_core.loading import load_draft, load_target
+from dflash_core.request import Detokenize
 from dflash_core.settings import Resolved, Settings, resolve
 from dflash_core.target import TargetModel
 
@@ -40,6 +41,12 @@ class Pair:
             "rollback": chosen.rollback,
             "max_batch": chosen.verification_batch_size,
         }
+
+    @property
+    def detokenize(self) -> Detokenize:
+        """Text of token ids; without a tokenizer the ids themselves, spelled out."""
+        given: Detokenize | None = getattr(self.target, "detokenize", None)
+        return given or (lambda ids: " ".join(map(str, ids)) + " ")
 
     def encode(self, text: str, raw: bool) -> list[int]:
         """Token ids of a prompt, through the chat template unless `raw`.
