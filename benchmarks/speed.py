@@ -17,9 +17,9 @@ from statistics import median
 from time import perf_counter
 
 import torch
-from dflash_backends.transformers.demo_model import smollm2_folder
 
 import dflash_core
+from dflash_backends.transformers.demo_model import smollm2_folder
 from dflash_core.bench.prompts import SETS, load_prompts
 from dflash_core.generation import GenerateResult, generate
 from dflash_core.schedule.auto import AutoSchedule
