@@ -24,8 +24,8 @@ def sampling_probs(
     """Temperature, then top-k, top-p and min-p, as transformers' warpers apply them one after the other.
 
     Top-k keeps every token as likely as the k-th. Top-p drops the least likely tokens as long as what is
-    dropped stays within 1 - top_p; among equally likely tokens those with the smaller id go first, which is
-    transformers' order on a CPU. Min-p drops tokens less likely than min_p times the likeliest.
+    dropped stays within 1 - top_p; of equally likely tokens those with the smaller id go first (transformers
+    leaves that to an unstable sort). Min-p drops tokens less likely than min_p times the likeliest.
 
     Args:
         logits: [B, N, V] floats; each row has a finite maximum.

@@ -60,7 +60,8 @@ def keep(values: Tensor, weights: Tensor, limits: Limits, complete: bool) -> tup
 
     Returns:
         weights: [R, W] float32, summing to 1; 0 where the token is dropped.
-        enough: [R] bool: whether tokens beyond these W are dropped for sure. The weights are right only then.
+        enough: [R] bool: whether top-k, or without it the other filters, drop all tokens beyond these W, ties
+            with them included. The weights are right only then.
     """
     k = limits.top_k
     limit = values.gather(-1, (k - 1).clamp(0, values.shape[-1] - 1))
@@ -70,6 +71,6 @@ def keep(values: Tensor, weights: Tensor, limits: Limits, complete: bool) -> tup
     kept &= (mass.cumsum(-1) - mass < limits.top_p * total) | (limits.top_p >= 1)
     kept &= weights >= limits.min_p * weights[:, :1]
     edge = values.gather(-1, (kept.sum(-1, keepdim=True) - 1).clamp(min=0))
-    enough = (k <= values.shape[-1]) & (values[:, -1:] < edge) | complete
+    enough = (values[:, -1:] < torch.where(k == 0, edge, limit)) | complete
     left = torch.where(kept, weights, 0).double()  # so that W does not show in the last bit of the answer
     return (left / left.sum(-1, keepdim=True)).float(), enough[:, 0]

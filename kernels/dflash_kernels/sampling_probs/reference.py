@@ -54,7 +54,7 @@ def _scale(logits: Tensor, temperature: Tensor, greedy: Tensor) -> Tensor:
 
 
 def _filter(scores: Tensor, probs: Tensor, limits: Limits, off: Tensor, max_top_k: int) -> Tensor:
-    """Apply the limits to R rows; a row that needs more tokens than are looked at waits for the next width."""
+    """Apply the limits to R rows; one that needs more tokens than are looked at waits for the next width."""
     count, vocab = scores.shape
     if not may_look(scores):
         values, ids = best(scores, vocab)
