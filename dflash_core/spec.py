@@ -27,7 +27,7 @@ class RopeSpec:
 
 @dataclass(frozen=True)
 class LayerSpec:
-    """What one draft layer sees: a window in tokens (`None` is all of the context), and only the past or not."""
+    """What one draft layer sees: a window in tokens (`None` is all of the context); only the past, or not."""
 
     window: int | None
     causal: bool

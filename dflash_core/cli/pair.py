@@ -101,7 +101,9 @@ def load_pair(resolved: Resolved, needs_draft: bool = False) -> Pair:
         )
     draft_path = resolved.require("draft") if settings.block_diffusion else None
     output.note(f"Loading {path} ...")
-    target = load_target(path, settings.engine, settings.dtype, fast=settings.fast)
+    target = load_target(
+        path, settings.engine, settings.dtype, fast=settings.fast, cache_dir=settings.cache_dir
+    )
     if draft_path is None:
         return Pair(target, None, settings)
     chosen = {

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from dflash_core.checkpoint.base import EMBEDDING, DraftCheckpoint
@@ -18,6 +18,7 @@ from dflash_core.drafter.options import DraftVocab, as_dtype, samples
 from dflash_core.drafter.pool import ContextPool, ContextRead
 from dflash_core.drafter.shape import DraftShape
 from dflash_core.drafter.weights import Weights
+from dflash_core.fastpath import Fast, FastPath, enable_fast_path
 from dflash_core.proposal import Proposal
 from dflash_core.sampling import SamplingBatch
 from dflash_core.schedule.base import CyclePlan
@@ -44,6 +45,7 @@ class BlockDrafter:
         max_context_slots: int | None = None,
         proposal: str = "auto",
         draft_vocab: DraftVocab | None = None,
+        fast: Fast | None = None,
     ) -> None:
         """
         Args:
@@ -58,6 +60,7 @@ class BlockDrafter:
                 makes the samples fit each other, and takes the best token otherwise.
             draft_vocab: draft these target ids only (a number is that many lowest ids). Still lossless, and
                 the draft's head becomes that much cheaper.
+            fast: how few rows are computed on the CPU, see `enable_fast_path`; the target's when `None`.
 
         Raises:
             CheckpointError: a tensor is missing.
@@ -81,6 +84,9 @@ class BlockDrafter:
         self._embed: Callable[[Tensor], Tensor] = target.embed
         if spec.owns_embedding:
             self._embed = partial(functional.embedding, weight=weights(EMBEDDING))
+        parts = nn.ModuleList(part for part in (self.network, self.head, self.selector) if part is not None)
+        done: FastPath = getattr(target, "fast", FastPath())
+        self.fast = enable_fast_path(parts, fast or done.mode)
 
     def start(self) -> BlockContext:
         """An empty context.

@@ -31,12 +31,14 @@ class FastPath:
     """What was done to a module.
 
     Attributes:
+        mode: what was asked for.
         layers: linear layers that were replaced.
         extra_bytes: memory of their packed copies.
         table: what was measured; `None` when nothing was.
         reason: why there are no packed copies although "auto" may keep them, or why nothing was done.
     """
 
+    mode: Fast = "off"
     layers: int = 0
     extra_bytes: int = 0
     table: LayoutTable | None = None
@@ -60,10 +62,10 @@ def enable_fast_path(module: nn.Module, fast: Fast = "auto", cache_dir: Path | N
     if fast not in get_args(Fast):
         raise SettingsError(f"fast is {fast!r}; it must be one of: {', '.join(get_args(Fast))}.")
     if fast == "off":
-        return FastPath(reason="it is off")
+        return FastPath(fast, reason="it is off")
     weights = list({id(linear.weight): linear.weight for _, _, linear in fast_candidates(module)}.values())
     if not weights:
-        return FastPath(reason="no plain linear layer is float32 on the CPU")
+        return FastPath(fast, reason="no plain linear layer is float32 on the CPU")
     reason = None
     if fast == "auto":
         reason = _no_room(LARGEST_COPY * sum(weight.numel() * weight.element_size() for weight in weights))
@@ -79,7 +81,7 @@ def enable_fast_path(module: nn.Module, fast: Fast = "auto", cache_dir: Path | N
         remember("layouts", key, table.to_json(), root)
     layers = apply_fast_path(module, table)
     fast_layers = {one for one in module.modules() if isinstance(one, FastLinear)}
-    return FastPath(layers, sum(layer.extra_bytes for layer in fast_layers), table, reason)
+    return FastPath(fast, layers, sum(layer.extra_bytes for layer in fast_layers), table, reason)
 
 
 def _known(key: dict[str, object], root: Path) -> LayoutTable | None:
