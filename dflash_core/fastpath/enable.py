@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -12,6 +13,7 @@ from dflash_core.errors import SettingsError
 from dflash_core.fastpath.calibrate import PACKED_FOR, calibrate_layouts
 from dflash_core.fastpath.choice import ROWS
 from dflash_core.fastpath.module import FastLinear, apply_fast_path, fast_candidates
+from dflash_core.fastpath.quiet import undisturbed
 from dflash_core.fastpath.store import cache_root, machine, recall, remember
 from dflash_core.fastpath.table import LayoutTable
 
@@ -24,6 +26,8 @@ that fits into a quarter of the free memory, "lean" keeps none, "off" leaves eve
 SHARE_OF_MEMORY = 0.25
 LARGEST_COPY = 2
 """MKL's packed copy, in sizes of the weight."""
+
+BUSY = "The machine is too busy to measure layouts, so linear layers stay torch's own this time."
 
 
 @dataclass(frozen=True)
@@ -71,13 +75,16 @@ def enable_fast_path(module: nn.Module, fast: Fast = "auto", cache_dir: Path | N
         reason = _no_room(LARGEST_COPY * sum(weight.numel() * weight.element_size() for weight in weights))
     packed = fast == "auto" and reason is None
     shapes = Counter(f"{weight.shape[0]}x{weight.shape[1]}" for weight in weights)
-    key = {**machine(), "shapes": dict(sorted(shapes.items())), "packed": packed, "rows": list(ROWS)}
-    key["packed_for"] = PACKED_FOR
+    key = {**machine(), "shapes": dict(sorted(shapes.items())), "rows": list(ROWS)}
+    key |= {"packed": packed, "packed_for": PACKED_FOR}
     root = cache_dir or cache_root()
     table = _known(key, root)
     if table is None:
         logger.info("Measuring which layout of linear layers is fastest on this machine (once).")
-        table = calibrate_layouts(weights, packed)
+        table = undisturbed(partial(calibrate_layouts, weights, packed))
+        if table is None:
+            logger.warning("%s", BUSY)
+            return FastPath(fast, reason=BUSY)
         remember("layouts", key, table.to_json(), root)
     layers = apply_fast_path(module, table)
     fast_layers = {one for one in module.modules() if isinstance(one, FastLinear)}

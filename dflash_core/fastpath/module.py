@@ -93,7 +93,7 @@ def fast_candidates(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Line
     and are left alone.
     """
     for parent in module.modules():
-        for name, child in parent.named_children():
+        for name, child in parent._modules.items():  # with those that are in several places, at each
             if type(child) is nn.Linear and not _has_hooks(child) and can_be_fast(child):
                 yield parent, name, child
 

@@ -8,8 +8,8 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-GROUPED = "dflash_grouped_sdpa"
-"""Its name among transformers' attention implementations."""
+GROUPED = "sdpa_of_grouped_heads"
+"""Its name among transformers' attention implementations, which takes anything with "flash" for another."""
 
 UNUSUAL = ("softcap", "position_bias")
 """Arguments of which "sdpa" refuses the one and has a way of its own for the other."""

@@ -75,8 +75,10 @@ class TransformersTarget:
         self._costs = forward_costs(self._parts, self.fast, cache_dir or cache_root())
 
     def forward_seconds(self, rows: int) -> float | None:
-        """Seconds of a verify forward of so many tokens in all, behind a short context; `None` before
-        `calibrate`."""
+        """Seconds of a verify forward of so many tokens in all, behind a short context.
+
+        `None` before `calibrate`, and where the machine was too busy for it.
+        """
         return interpolate(self._costs, rows) if self._costs else None
 
     @property
