@@ -11,7 +11,7 @@ _IMPLS = {"reference": reference.draw}
 
 
 def draw(weights: Tensor, noise: Tensor, *, impl: Impl = "auto") -> Tensor:
-    """Inverse of the cumulative distribution, summed in float64.
+    """Inverse of the cumulative distribution, with running sums in float64.
 
     Args:
         weights: [..., V] non-negative floats, at least one of a row positive; they need not sum to 1.
