@@ -9,7 +9,7 @@ from torch import Tensor
 from dflash_kernels.topk.reference import topk
 
 FIRST = 256
-SECOND = 4096
+GROWTH = 4
 
 
 class Limits(NamedTuple):
@@ -25,9 +25,11 @@ class Limits(NamedTuple):
 
 
 def widths(vocab: int, max_top_k: int) -> Iterator[int]:
-    """How many tokens to look at: few at first, then more, at last all of them."""
-    first = max_top_k + max_top_k // 4 + 8 if max_top_k else FIRST
-    yield from (width for width in (first, SECOND) if width < vocab)
+    """How many tokens to look at: few at first, then more and more, at last all of them."""
+    width = max_top_k + max_top_k // 4 + 8 if max_top_k else FIRST
+    while width < vocab // 2:
+        yield width
+        width *= GROWTH
     yield vocab
 
 

@@ -45,11 +45,12 @@ def may_look(x: Tensor) -> bool:
 def _scale(logits: Tensor, temperature: Tensor, greedy: Tensor) -> Tensor:
     """(logits - maximum) / temperature in float32.
 
-    At temperature 0 all but the first maximum are pushed 1 down before they are divided by next to nothing.
+    At temperature 0 all but the first maximum are pushed down before they are divided by next to nothing.
     """
     first = argmax(logits)[..., None]
-    scores = logits.float() - logits.gather(-1, first).float()
-    scores = scores.sub_(greedy.float()[:, None, None]).scatter_(-1, first, 0.0)
+    best = logits.gather(-1, first).float()
+    push = greedy[:, None, None] * (1 + best.abs() / 1024)  # large enough to be seen beside the maximum
+    scores = (logits.float() - (best + push)).scatter_(-1, first, 0.0)
     return scores.div_(temperature.float().clamp(min=TINY)[:, None, None])
 
 

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-SIZE = 32
+LARGEST_GROUP = 32
+SMALLEST_GROUP = 4
 
 
 def topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -12,12 +13,13 @@ def topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     Group j holds the entries j, j + groups, j + 2 groups and so on: reducing over the strided axis is the
     fast way on a CPU. What is left over after whole groups is looked at anyway.
     """
-    groups = x.shape[-1] // SIZE
+    size = min(LARGEST_GROUP, x.shape[-1] // (8 * k) + SMALLEST_GROUP)
+    groups = x.shape[-1] // size
     if k * 2 > groups:
         values, ids = x.topk(k)
         return values, ids
-    whole = groups * SIZE
-    grouped = x[..., :whole].unflatten(-1, (SIZE, groups))
+    whole = groups * size
+    grouped = x[..., :whole].unflatten(-1, (size, groups))
     chosen = grouped.amax(-2).topk(k, sorted=False).indices[..., None, :]  # [..., 1, k]
     steps = torch.arange(0, whole, groups, device=x.device)[:, None]
     places = (steps + chosen).flatten(-2)
