@@ -30,6 +30,7 @@ PROPOSALS = {
     "tree": point_tree(depth=4, ranks=5, budget=16),
     "wide tree": point_tree(depth=2, ranks=20, budget=40),
     "star": point_tree(depth=1, ranks=8, budget=8),
+    "tree of one branch": point_tree(depth=3, ranks=1, budget=6),
 }
 DRAWN = {
     "drawn chain": drawn_tree([-1, 0, 1, 2, 3], 8),
