@@ -1,7 +1,8 @@
 """Reads models and tokenizers from local files. Nothing reaches for a network or runs a folder's code."""
 
 import json
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ from huggingface_hub import constants as hub
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
-from transformers.utils import logging
+from transformers.utils import logging as transformers_logging
 
 from dflash_core.errors import UnsupportedError
+
+logger = logging.getLogger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
@@ -77,33 +80,39 @@ def torch_dtype(name: str) -> torch.dtype:
 
 @contextmanager
 def offline() -> Iterator[None]:
-    """Within it, no request of Hugging Face's libraries leaves this process, and no progress bar shows."""
-    was_offline, had_bars = hub.HF_HUB_OFFLINE, logging.is_progress_bar_enabled()
+    """Within it, no request of Hugging Face's libraries leaves this process, and they report nothing."""
+    was_offline, had_bars = hub.HF_HUB_OFFLINE, transformers_logging.is_progress_bar_enabled()
+    verbosity = transformers_logging.get_verbosity()
     hub.HF_HUB_OFFLINE = True
-    logging.disable_progress_bar()
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
     try:
         yield
     finally:
         hub.HF_HUB_OFFLINE = was_offline
+        transformers_logging.set_verbosity(verbosity)
         if had_bars:
-            logging.enable_progress_bar()
+            transformers_logging.enable_progress_bar()
 
 
 def _read_model(source: str, name: str, options: dict[str, Any]) -> PreTrainedModel:
-    options = {key: value for key, value in options.items() if value is not None}
+    given = {key: value for key, value in options.items() if value is not None}
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
-            source, output_loading_info=True, **LOCAL, **options
+            source, output_loading_info=True, ignore_mismatched_sizes=True, **LOCAL, **given
         )
     except FAULTS as error:
         raise UnsupportedError(
             f"{name} cannot be loaded as a decoder-only model: {_sentence(error)}"
         ) from error
-    lost = sorted([*report["missing_keys"], *(entry[0] for entry in report["mismatched_keys"])])
+    lost = [*report["missing_keys"], *(entry[0] for entry in report["mismatched_keys"])]
     if lost:
-        shown = ", ".join(lost[:3]) + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
         raise UnsupportedError(
-            f"{name} lacks weights that {type(model).__name__} needs, or has them in another shape: {shown}."
+            f"{name} lacks weights of {type(model).__name__}, or has them in another shape: {_few(lost)}."
+        )
+    if report["unexpected_keys"]:
+        logger.warning(
+            "%s has weights that its model does not use: %s.", name, _few(report["unexpected_keys"])
         )
     return model
 
@@ -121,3 +130,8 @@ def _sentence(error: Exception) -> str:
         return f"a JSON file is malformed ({error})."
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0].rstrip('.:')}." if lines else f"{type(error).__name__}."
+
+
+def _few(names: Iterable[str]) -> str:
+    first, *others = sorted(names)
+    return f"{first} and {len(others)} more" if others else first
