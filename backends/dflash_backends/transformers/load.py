@@ -10,6 +10,7 @@ from dflash_backends.transformers.anatomy import dissect
 from dflash_backends.transformers.attention import use_grouped_attention
 from dflash_backends.transformers.demo_model import PACKAGE, smollm2_folder
 from dflash_backends.transformers.pretrained import read_folder, read_gguf
+from dflash_backends.transformers.probe import probe
 from dflash_backends.transformers.target import UNTOUCHED, TransformersTarget
 from dflash_core.fastpath import Fast, enable_fast_path
 
@@ -82,6 +83,7 @@ def from_model(
         SettingsError: `fast` is not one of its values.
     """
     parts = dissect(model.eval(), name or type(model).__name__)
+    probe(parts)
     found = UNTOUCHED
     if fast != "off":
         use_grouped_attention(model)
