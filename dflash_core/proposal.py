@@ -14,10 +14,13 @@ class DraftDistribution:
     Attributes:
         ids: [B, N, K] int64; row n is the distribution that the children of node n were drawn from.
         probs: [B, N, K] float32; rows sum to 1 where the node has a child.
+        drawn: [B] bool, the requests whose tokens were drawn so; the others' are point masses and their rows
+            mean nothing. `None` when it is all of them. Those that were drawn are chains.
     """
 
     ids: Tensor
     probs: Tensor
+    drawn: Tensor | None = None
 
 
 @dataclass(frozen=True)

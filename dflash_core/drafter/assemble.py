@@ -1,7 +1,10 @@
 """Guesses of the drafted rows as a proposal for the whole batch."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from dflash_core.drafter.guess import Candidates, Guess
 from dflash_core.drafter.shape import DraftShape
@@ -27,35 +30,37 @@ def chain_proposal(anchors: Tensor, shape: DraftShape, rows: Tensor, guess: Gues
     drafts = _spread(guess.tokens, rows, batch, shape.everyone)
     log_probs = _spread(guess.log_probs, rows, batch, shape.everyone)
     num_nodes = shape.tensor(shape.verify_lengths, anchors.device)
-    distribution = None
-    if guess.distribution is not None:
-        # node n's children are slot n + 1's; the last node has none
-        ids = _spread(guess.distribution.ids, rows, batch, shape.everyone)
-        probs = _spread(guess.distribution.probs, rows, batch, shape.everyone)
-        distribution = DraftDistribution(
-            torch.cat([ids, torch.zeros_like(ids[:, :1])], 1),
-            torch.cat([probs, torch.zeros_like(probs[:, :1])], 1),
-        )
+    tree = chain(torch.cat([anchors[:, None], drafts], 1), num_nodes)
     return Proposal(
-        chain(torch.cat([anchors[:, None], drafts], 1), num_nodes),
-        distribution,
+        tree,
+        _by_node(guess.distribution, shape, rows, batch, tree.width),
         torch.cat([torch.zeros_like(log_probs[:, :1]), log_probs], 1),
     )
 
 
-def tree_proposal(anchors: Tensor, shape: DraftShape, rows: Tensor, candidates: Candidates) -> Proposal:
+def tree_proposal(
+    anchors: Tensor, shape: DraftShape, rows: Tensor, candidates: Candidates, guess: Guess | None
+) -> Proposal:
     """Best-first trees of each row's budget; a row without one gets a chain of its verify length.
 
     Args:
         candidates: of the R rows and D' slots.
+        guess: of the same, for the chains where they are sampled; else they have the best candidates.
     """
     batch, device = len(anchors), anchors.device
+    trees = shape.tensor(shape.trees, device)
     log_probs = _spread(candidates.log_probs, rows, batch, shape.everyone)
     ids = _spread(candidates.ids, rows, batch, shape.everyone)
+    if guess is not None:
+        first = torch.arange(ids.shape[2], device=device) == 0
+        sampled = first & ~trees[:, None, None]  # [B, 1, K]
+        ids = torch.where(sampled, _spread(guess.tokens, rows, batch, shape.everyone)[..., None], ids)
+        own = _spread(guess.log_probs, rows, batch, shape.everyone)[..., None]
+        log_probs = torch.where(sampled, own, log_probs)
     depths = torch.arange(1, shape.depth + 1, device=device)
     ranks = torch.arange(ids.shape[2], device=device)
     too_deep = depths >= shape.tensor(shape.verify_lengths, device)[:, None]  # [B, D']
-    too_wide = (ranks > 0) & ~shape.tensor(shape.trees, device)[:, None]  # [B, K]: a chain has one branch
+    too_wide = (ranks > 0) & ~trees[:, None]  # [B, K]: a chain has one branch
     outside = too_deep[:, :, None] | too_wide[:, None, :]
     tree, node_log_probs = best_first(
         anchors,
@@ -64,7 +69,23 @@ def tree_proposal(anchors: Tensor, shape: DraftShape, rows: Tensor, candidates: 
         shape.tensor(shape.budgets, device),
         int(shape.budgets.max()),
     )
-    return Proposal(tree, log_probs=node_log_probs)
+    drawn = guess.distribution if guess is not None else None
+    distribution = _by_node(drawn, shape, rows, batch, tree.width)
+    if distribution is not None:
+        distribution = replace(distribution, drawn=~trees)
+    return Proposal(tree, distribution, node_log_probs)
+
+
+def _by_node(
+    by_slot: DraftDistribution | None, shape: DraftShape, rows: Tensor, batch: int, width: int
+) -> DraftDistribution | None:
+    """Distributions of R rows and D' slots as those of B chains of `width` nodes: slot n's are node n's."""
+    if by_slot is None:
+        return None
+    ids = _spread(by_slot.ids, rows, batch, shape.everyone)
+    probs = _spread(by_slot.probs, rows, batch, shape.everyone)
+    missing = (0, 0, 0, width - ids.shape[1])
+    return DraftDistribution(pad(ids, missing), pad(probs, missing))
 
 
 def _spread(x: Tensor, rows: Tensor, batch: int, everyone: bool) -> Tensor:

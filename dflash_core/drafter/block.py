@@ -134,8 +134,8 @@ class BlockDrafter:
     ) -> Proposal:
         """Draft for all rows; see `Drafter.propose`.
 
-        Rows of which nothing would be verified take no part in the forward. Where a row asks for a tree, the
-        whole batch is proposed as point masses (a tree has no distribution), chains as trees of one branch.
+        Rows of which nothing would be verified take no part in the forward. Trees are point masses; where a
+        row asks for one, the chains of the others become trees of one branch and stay what they are.
 
         Raises:
             RequestError: the context pool is full.
@@ -147,13 +147,14 @@ class BlockDrafter:
         rows = shape.tensor(shape.rows, anchors.device)
         starts = anchors if shape.everyone else anchors[rows]
         hidden = self._hidden(starts, read, shape)
-        if not shape.trees.any():
-            sampled = self._samples and not sampling.greedy
-            noise = _noise(sampling, rows, read, shape.depth) if sampled else None
-            chosen = guess(hidden, self.head, self.selector, starts, noise)
+        sampled = self._samples and not sampling.greedy and not shape.trees.all()
+        noise = _noise(sampling, rows, read, shape.depth) if sampled else None
+        trees = bool(shape.trees.any())
+        chosen = guess(hidden, self.head, self.selector, starts, noise) if sampled or not trees else None
+        if chosen is not None and not trees:
             return chain_proposal(anchors, shape, rows, chosen)
         wide = candidates(hidden, self.head, self.selector, starts, int(shape.budgets.max()))
-        return tree_proposal(anchors, shape, rows, wide)
+        return tree_proposal(anchors, shape, rows, wide, chosen)
 
     def _hidden(self, anchors: Tensor, read: ContextRead, shape: DraftShape) -> Tensor:
         """One forward over the whole planned blocks; [B, D', D] of the slots that are wanted."""

@@ -1,5 +1,6 @@
 """Sampling verification: what is committed is a sample of the target, at any temperature."""
 
+import torch
 from torch import Tensor
 
 from dflash_core.proposal import DraftDistribution, Proposal
@@ -27,15 +28,20 @@ class SamplingVerifier:
         """See `Verifier.verify`."""
         if sampling.greedy:
             return greedy_verdict(proposal.tree, logits)
-        if proposal.distribution is None:
-            return follow(proposal.tree, target_choice(logits, proposal.tree.depths, sampling))
-        return _reject(proposal.tree, proposal.distribution, logits, sampling)
+        tree, distribution = proposal.tree, proposal.distribution
+        if distribution is None:
+            return follow(tree, target_choice(logits, tree.depths, sampling))
+        rejected = _reject(tree, distribution, logits, sampling)
+        if distribution.drawn is None:
+            return rejected
+        followed = follow(tree, target_choice(logits, tree.depths, sampling))
+        return _either(distribution.drawn, rejected, followed)
 
 
 def _reject(
     tree: TokenTree, distribution: DraftDistribution, logits: Tensor, sampling: SamplingBatch
 ) -> Verdict:
-    candidates = distribution.ids.shape[-1]
+    branches = min(distribution.ids.shape[-1], tree.width - 1)
     accepted, nodes, tokens = verify_rejection(
         tree.tokens,
         tree.parents,
@@ -48,6 +54,16 @@ def _reject(
         sampling.seeds,
         sampling.positions,
         max_depth=tree.max_depth,
-        max_children=1 if tree.is_chain else min(candidates, tree.width - 1),
+        max_children=1 if tree.is_chain or distribution.drawn is not None else branches,
     )
     return Verdict(accepted, nodes, tokens)
+
+
+def _either(first: Tensor, one: Verdict, other: Verdict) -> Verdict:
+    """Per request the one verdict where `first` [B] says so, else the other."""
+    rows = first[:, None]
+    return Verdict(
+        torch.where(first, one.accepted, other.accepted),
+        torch.where(rows, one.nodes, other.nodes),
+        torch.where(rows, one.tokens, other.tokens),
+    )

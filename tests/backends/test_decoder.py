@@ -212,6 +212,25 @@ def test_a_sampled_request_does_not_depend_on_its_company(llama, options):
     assert generate(llama, draft, PROMPTS, seed=40, max_batch=3, **asked).tokens == alone
 
 
+@pytest.mark.parametrize("options", [{}, {"proposal": "sample"}], ids=["v2", "v1 sampled"])
+def test_a_sampled_chain_may_share_a_batch_with_trees(llama, options):
+    draft = tiny_draft(llama, second=not options, options=options)
+    kinds = [{}, {"tree_budget": 9}, {"verify_length": 3}, {"tree_budget": 3}, {"block_size": 1}]
+
+    def requests():
+        for index, (text, kind) in enumerate(zip(PROMPTS, kinds, strict=True)):
+            yield Request(tuple(text), NEW, sampling=SamplingParams(0.9, seed=index), **kind)
+
+    together = build_decoder(llama, draft, schedule="fixed", max_batch=5)
+    alone = {}
+    for index, request in enumerate(requests()):
+        together.add(request)
+        single = build_decoder(llama, draft, schedule="fixed")
+        single.add(request)
+        alone[index] = run(single)[0]
+    assert run(together) == alone
+
+
 def test_greedy_and_sampled_requests_share_a_batch(llama, answers):
     decoder = build_decoder(llama, tiny_draft(llama, second=True), schedule="fixed", max_batch=5)
     for index, text in enumerate(PROMPTS):

@@ -152,10 +152,15 @@ def test_chains_trees_and_plain_rows_share_a_batch(name):
     params = [SamplingParams(temperature=0.8, seed=row) for row in range(4)]
     proposal = propose(drafter, context, params, [4, 5, 1, 5], [3, 4, 1, 2], [None, 20, 30, 3])
     tree = proposal.tree
-    assert proposal.distribution is None
     assert tree.num_nodes.tolist() == [3, 21, 1, 4]
     assert tree.parents[0, :3].tolist() == [-1, 0, 1]
-    chain = propose(drafter, context, [SamplingParams()] * 4, [4, 5, 5, 5])
+    chain = propose(drafter, context, params, [4, 5, 5, 5])
+    if chain.distribution is None:
+        assert proposal.distribution is None
+    else:
+        assert proposal.distribution.drawn.tolist() == [True, False, True, False]
+        assert torch.equal(proposal.distribution.ids[0, :2], chain.distribution.ids[0, :2])
+        assert torch.equal(proposal.distribution.probs[0, :2], chain.distribution.probs[0, :2])
     assert tree.tokens[0, :3].tolist() == chain.tree.tokens[0, :3].tolist()
     assert tree.depths.amax(1).tolist()[0] == 2
     assert tree.depths.amax(1).tolist()[1] <= 3
