@@ -7,8 +7,9 @@ from typing import TypeVar
 
 import torch
 
-SWITCHES = 50.0
-"""Involuntary context switches a second that an otherwise idle machine stays well below."""
+SWITCHES = 120.0
+"""Involuntary context switches a second. With two threads an idle machine showed about 50, one with a single
+busy process 170, with two 250."""
 
 GLANCE = 0.3
 """Seconds of work that tell whether it is worth measuring now."""
@@ -22,6 +23,7 @@ def undisturbed(measure: Callable[[], T]) -> T | None:
     Threads that work in lockstep wait for the slowest, so on a busy machine a forward takes ten times as long
     and its parts no longer compare.
     """
+    _work()  # the first moments of a process are restless
     if _unless_disturbed(_work) is None:
         return None
     return _unless_disturbed(measure)
