@@ -10,7 +10,7 @@ from torch import Tensor
 from dflash_core.fastpath.choice import ROWS, Cost, choose
 from dflash_core.fastpath.table import LayoutTable, Shape
 from dflash_kernels.few_row_linear import few_row_linear
-from dflash_kernels.few_row_linear.layouts import COLUMN, LINEAR, Layout, available, pack
+from dflash_kernels.few_row_linear.layouts import COLUMN, LINEAR, SLICED, Layout, available, pack
 
 PACKED_FOR = 8
 """Rows that packed copies are made for: the usual verify lengths, and MKL pads up to it at little cost."""
@@ -19,14 +19,11 @@ PASSES = 12
 BUDGET = 8.0
 """Seconds after which no further pass is begun; a busy machine gets fewer, but at least one."""
 
-SAMPLE = 12
-"""Pieces of weights of each shape that are timed, each read from memory anew."""
-
-PIECE_BYTES = 4 * 2**20
-"""Larger weights are timed in slices: on a busy machine, only short products ever run undisturbed."""
+SAMPLE_BYTES = 640 * 2**20
+"""Weights that are timed, where a model has more: so many that no cache holds them from pass to pass."""
 
 Times = dict[tuple[Shape, Layout, int], float]
-"""Shape, layout, rows -> least seconds of one product."""
+"""Shape, layout, rows -> seconds of one product, the mean of a pass over all weights of the best pass."""
 
 
 def calibrate_layouts(weights: Sequence[Tensor], packed: bool = True) -> LayoutTable:
@@ -40,11 +37,11 @@ def calibrate_layouts(weights: Sequence[Tensor], packed: bool = True) -> LayoutT
         weights: float32 CPU weights [out, in], in the order in which a forward uses them.
         packed: whether layouts may keep copies of the weights.
     """
-    layouts, counts = _layouts(packed), Counter(map(_shape, weights))
-    pieces = _pieces(weights)
+    layouts, counts = candidates(packed), Counter(map(_shape, weights))
+    timed = sample(weights)
     with torch.inference_mode():
-        copies = {layout: [pack(piece, layout) for _, piece in pieces] for layout in layouts}
-        times = _time(pieces, copies)
+        copies = {layout: [pack(weight, layout) for weight in timed] for layout in layouts}
+        times = _time(timed, copies)
     costs = {shape: {layout: _cost(times, shape, layout) for layout in layouts} for shape in counts}
     steps = {shape: choose(costs[shape]) for shape in counts}
     seconds = {
@@ -54,38 +51,41 @@ def calibrate_layouts(weights: Sequence[Tensor], packed: bool = True) -> LayoutT
     return LayoutTable(steps, seconds)
 
 
-def _layouts(packed: bool) -> list[Layout]:
-    """Candidates, by rising need of memory."""
+def candidates(packed: bool) -> list[Layout]:
+    """Layouts that are tried, by rising need of memory."""
     kinds = [kind for kind in ("onednn", "mkl") if packed and kind in available()]
-    return [LINEAR, COLUMN, *(Layout(kind, PACKED_FOR) for kind in kinds)]
+    return [LINEAR, COLUMN, SLICED, *(Layout(kind, PACKED_FOR) for kind in kinds)]
 
 
-def _pieces(weights: Sequence[Tensor]) -> list[tuple[Shape, Tensor]]:
-    """Slices of weights and the shapes they stand for, those of one shape far from each other."""
-    by_shape: dict[Shape, list[Tensor]] = {}
+def sample(weights: Sequence[Tensor]) -> list[Tensor]:
+    """Of a large model every n-th weight, and at least one of each shape, in the model's order."""
+    total = sum(weight.numel() * weight.element_size() for weight in weights)
+    step = -(-total // SAMPLE_BYTES)
+    seen: Counter[Shape] = Counter()
+    chosen = []
     for weight in weights:
-        by_shape.setdefault(_shape(weight), []).append(weight.detach())
-    columns = []
-    for shape, alike in by_shape.items():
-        rows = max(1, min(shape[0], PIECE_BYTES // (shape[1] * alike[0].element_size())))
-        slices = [piece for weight in alike for piece in weight.split(rows) if len(piece) == rows]
-        columns.append([(shape, slices[index * len(slices) // SAMPLE]) for index in range(SAMPLE)])
-    return [piece for row in zip(*columns, strict=True) for piece in row]
+        if seen[_shape(weight)] % step == 0:
+            chosen.append(weight.detach())
+        seen[_shape(weight)] += 1
+    return chosen
 
 
-def _time(pieces: Sequence[tuple[Shape, Tensor]], copies: Mapping[Layout, Sequence[Tensor | None]]) -> Times:
+def _time(weights: Sequence[Tensor], copies: Mapping[Layout, Sequence[Tensor | None]]) -> Times:
     times: Times = {}
-    widths = {piece.shape[1] for _, piece in pieces}
+    counts = Counter(map(_shape, weights))
     started = perf_counter()
     for _ in range(PASSES):
         for rows in ROWS:
-            inputs = {inner: torch.randn(rows, inner) for inner in widths}
+            inputs = {weight.shape[1]: torch.randn(rows, weight.shape[1]) for weight in weights}
             for layout, packed in copies.items():
-                for (shape, piece), copy in zip(pieces, packed, strict=True) if layout.serves(rows) else ():
-                    whole = shape[0] / len(piece)
-                    spent = whole * _seconds(inputs[shape[1]], piece, layout, copy)
+                if not layout.serves(rows):
+                    continue
+                spent: dict[Shape, float] = dict.fromkeys(counts, 0.0)
+                for weight, copy in zip(weights, packed, strict=True):
+                    spent[_shape(weight)] += _seconds(inputs[weight.shape[1]], weight, layout, copy)
+                for shape, count in counts.items():
                     key = shape, layout, rows
-                    times[key] = min(spent, times.get(key, spent))
+                    times[key] = min(spent[shape] / count, times.get(key, float("inf")))
         if perf_counter() - started > BUDGET:
             break
     return times

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from torch import nn
 
 from dflash_core.errors import SettingsError
-from dflash_core.fastpath.calibrate import PACKED_FOR, calibrate_layouts
+from dflash_core.fastpath.calibrate import calibrate_layouts, candidates
 from dflash_core.fastpath.choice import ROWS
 from dflash_core.fastpath.module import FastLinear, apply_fast_path, fast_candidates
 from dflash_core.fastpath.quiet import undisturbed
@@ -76,7 +76,7 @@ def enable_fast_path(module: nn.Module, fast: Fast = "auto", cache_dir: Path | N
     packed = fast == "auto" and reason is None
     shapes = Counter(f"{weight.shape[0]}x{weight.shape[1]}" for weight in weights)
     key = {**machine(), "shapes": dict(sorted(shapes.items())), "rows": list(ROWS)}
-    key |= {"packed": packed, "packed_for": PACKED_FOR}
+    key["layouts"] = [str(layout) for layout in candidates(packed)]
     root = cache_dir or cache_root()
     table = _known(key, root)
     if table is None:

@@ -5,10 +5,10 @@ import torch
 from torch.nn import functional as F
 
 from dflash_kernels.few_row_linear import few_row_linear
-from dflash_kernels.few_row_linear.layouts import COLUMN, LINEAR, Layout, available, pack
+from dflash_kernels.few_row_linear.layouts import COLUMN, LINEAR, SLICED, Layout, available, pack
 
 PACKED = [Layout(kind, rows) for kind in ("onednn", "mkl") if kind in available() for rows in (4, 8)]
-LAYOUTS = [LINEAR, COLUMN, *PACKED]
+LAYOUTS = [LINEAR, COLUMN, SLICED, *PACKED]
 
 
 def _problem(rows, out, inner, bias, seed=0):
@@ -20,7 +20,7 @@ def _problem(rows, out, inner, bias, seed=0):
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize(("out", "inner"), [(1, 3), (7, 5), (96, 64), (130, 257)])
+@pytest.mark.parametrize(("out", "inner"), [(1, 3), (7, 5), (64, 9), (96, 64), (130, 257), (192, 40)])
 def test_a_layout_changes_the_way_and_not_the_result(layout, bias, out, inner):
     for rows in range(1, 9):
         if not layout.serves(rows):
