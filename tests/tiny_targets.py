@@ -20,7 +20,7 @@ SLIDING = ["sliding_attention", "full_attention"] * 2
 CONFIGS = {
     "llama": lambda: transformers.LlamaConfig(**COMMON, **HEADS, intermediate_size=48),
     "mistral-sliding": lambda: transformers.MistralConfig(
-        **COMMON, **HEADS, intermediate_size=48, sliding_window=6
+        **COMMON, **HEADS, intermediate_size=48, sliding_window=3
     ),
     "qwen2": lambda: transformers.Qwen2Config(**COMMON, **HEADS, intermediate_size=48),
     "qwen2-sliding": lambda: transformers.Qwen2Config(
@@ -28,7 +28,7 @@ CONFIGS = {
         **HEADS,
         intermediate_size=48,
         use_sliding_window=True,
-        sliding_window=6,
+        sliding_window=3,
         layer_types=SLIDING,
     ),
     "qwen3": lambda: transformers.Qwen3Config(**COMMON, **HEADS, intermediate_size=48),
@@ -37,12 +37,12 @@ CONFIGS = {
         **COMMON,
         **HEADS,
         intermediate_size=48,
-        sliding_window=6,
+        sliding_window=3,
         layer_types=SLIDING,
-        query_pre_attn_scalar=8,
+        query_pre_attn_scalar=5,
     ),
     "gpt-oss": lambda: transformers.GptOssConfig(
-        **COMMON, **HEADS, intermediate_size=24, num_local_experts=4, sliding_window=6, layer_types=SLIDING
+        **COMMON, **HEADS, intermediate_size=24, num_local_experts=4, sliding_window=3, layer_types=SLIDING
     ),
     "qwen3-next": lambda: transformers.Qwen3NextConfig(
         **COMMON, **HEADS, **EXPERTS, **GATED_DELTA, intermediate_size=48, shared_expert_intermediate_size=24

@@ -20,7 +20,7 @@ from dflash_core.rollback.base import RollbackPlan
 
 LENGTHS = (11, 3, 8)
 TREE = tree_of(
-    [[-1, 0, 0, 1, 1, 2, 3], [-1, 0, 0, 0, -1, -1, -1], [-1, 0, 1, 2, 3, 4, 5]], num_nodes=(7, 4, 7), seed=1
+    [[-1, 0, 0, 2, 2, 3, 5], [-1, 0, 0, 0, -1, -1, -1], [-1, 0, 1, 2, 3, 4, 5]], num_nodes=(7, 4, 7), seed=1
 )
 ATTENTION = [(name, "eager") for name in ATTENDING] + [
     (name, "sdpa") for name in CONFIGS if name not in WITHOUT_SDPA
@@ -77,7 +77,7 @@ def test_after_a_commit_the_accepted_nodes_are_the_context(name):
     """Also the rejected ones must not be: their slots are overwritten or hidden."""
     target = tiny_target(name)
     state, texts, _ = _filled(target, (0,))
-    accepted = [[0, 1, 4], [0], [0, 1, 2, 3]]
+    accepted = [[0, 2, 4], [0], [0, 1, 2, 3]]
     state.verify(TREE)
     state.commit(
         RollbackPlan(
@@ -98,9 +98,22 @@ def test_after_a_commit_the_accepted_nodes_are_the_context(name):
 def test_a_verify_that_is_not_committed_never_happened(name):
     target = tiny_target(name)
     state, texts, _ = _filled(target, (0,))
-    state.verify(random_chain((7, 3, 7)))
-    tree = random_chain((4, 4, 4), seed=9)
-    _check_nodes(target, tree, texts, state.verify(tree), (0,))
+    for nodes in ((7, 3, 7), (1, 1, 1)):
+        state.verify(random_chain(nodes))
+        tree = random_chain((4, 4, 4), seed=9)
+        _check_nodes(target, tree, texts, state.verify(tree), (0,))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_one_token_after_the_other_is_the_plain_forward(name):
+    """Also past a sliding window, where even a lone node needs a mask."""
+    target = tiny_target(name)
+    state, (text,), _ = _filled(target, (0,), lengths=(2,))
+    for cycle in range(5):
+        tree = random_chain((1,), seed=cycle)
+        _check_nodes(target, tree, [text], state.verify(tree), (0,))
+        state.commit(RollbackPlan([1]))
+        text = text + tree.tokens[0].tolist()
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -14,7 +14,7 @@ from dflash_backends.transformers.taps import side_by_side, tapped
 from dflash_core.errors import RequestError, UnsupportedError
 from dflash_core.rollback.base import RollbackPlan
 from dflash_core.target import Recording, TargetOutput
-from dflash_core.tree import TokenTree, chain
+from dflash_core.tree import TokenTree
 
 PREFILL_CHUNK = 2048
 """Prompt tokens a forward; bounds the memory of a long prompt's activations."""
@@ -107,10 +107,9 @@ class TransformersState:
         """Run the next tokens [1, N] of the row that is being prefilled."""
         span = Span(len(self._cache.lengths), (start,), tokens.shape[1], self._parts.device)
         self._cache.open(span)
-        tree = chain(tokens, torch.full_like(tokens[:, 0], span.width))
-        # From an empty cache on, the model's own causal mask is right, and the fastest for long prompts.
-        visible = tree.visible if start else None
-        return self._forward(tokens, span, visible, tree.depths, last_only=True)
+        depths = torch.arange(span.width, device=tokens.device)[None]
+        # The model's own causal mask is right for a row by itself, and the fastest for a long prompt.
+        return self._forward(tokens, span, None, depths, last_only=True)
 
     def _forward(
         self, tokens: Tensor, span: Span, visible: Tensor | None, depths: Tensor, last_only: bool = False
