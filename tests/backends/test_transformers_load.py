@@ -1,6 +1,7 @@
 """Loading: local files only, one sentence for what cannot be loaded, and facts that are the model's own."""
 
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -178,7 +179,27 @@ def test_weights_that_the_model_does_not_use_are_named(damaged, caplog):
     assert "does not use: model.layers.3" in caplog.text
 
 
-@pytest.mark.parametrize("path", ["nowhere/at/all", "./missing", "missing.gguf", "missing-id"])
+def test_an_id_stands_for_what_is_in_the_local_cache(folder, tmp_path):
+    repository = tmp_path / "hub" / "models--some-org--tiny"
+    shutil.copytree(folder, repository / "snapshots" / "0123abcd")
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0123abcd")
+    code = (
+        "from dflash_backends.transformers.load import load_target;"
+        "target = load_target('some-org/tiny', fast='off', calibrate=False);"
+        "print(target.info.name, target.info.num_layers, target.encode('hello'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_CACHE": str(tmp_path / "hub")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split("\n")[0] == "some-org/tiny 4 [2]"
+
+
+@pytest.mark.parametrize("path", ["nowhere/at/all", "./missing", "missing.gguf", "missing-id", "a b"])
 def test_what_is_not_there_is_named(path):
     with pytest.raises(UnsupportedError, match=path):
         load(path)

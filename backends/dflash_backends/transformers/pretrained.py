@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from huggingface_hub import constants as hub
+from huggingface_hub import try_to_load_from_cache
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
@@ -35,15 +36,17 @@ def read_folder(path: str, dtype: str, attention: str | None) -> tuple[PreTraine
         UnsupportedError: it cannot be loaded.
     """
     folder = Path(path)
-    if folder.is_dir() and not (folder / "config.json").is_file():
+    is_folder = bool(path) and folder.is_dir()
+    if is_folder and not (folder / "config.json").is_file():
         raise UnsupportedError(f"{path} has no config.json, so it is not a folder of a transformers model.")
-    if not folder.is_dir() and (folder.exists() or path.count("/") > 1 or path.startswith((".", "/", "~"))):
+    if not is_folder and not _is_cached(path):
         raise UnsupportedError(
-            f"{path} is not a folder; give one with config.json and safetensors, or a .gguf file."
+            f"{path!r} is neither a folder nor a model in the local Hugging Face cache, and nothing is "
+            "downloaded. Give a folder with config.json and safetensors, or a .gguf file."
         )
     with offline():
         model = _read_model(path, path, {"dtype": torch_dtype(dtype), "attn_implementation": attention})
-        has_tokenizer = not folder.is_dir() or any((folder / name).is_file() for name in TOKENIZER_FILES)
+        has_tokenizer = not is_folder or any((folder / name).is_file() for name in TOKENIZER_FILES)
         return model, _read_tokenizer(path, path, {}) if has_tokenizer else None
 
 
@@ -93,6 +96,13 @@ def offline() -> Iterator[None]:
         transformers_logging.set_verbosity(verbosity)
         if had_bars:
             transformers_logging.enable_progress_bar()
+
+
+def _is_cached(path: str) -> bool:
+    try:
+        return isinstance(try_to_load_from_cache(path, "config.json"), str)
+    except ValueError:
+        return False  # no id of a model could look like this
 
 
 def _read_model(source: str, name: str, options: dict[str, Any]) -> PreTrainedModel:
