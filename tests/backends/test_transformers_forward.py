@@ -174,3 +174,15 @@ def test_no_taps_cost_no_hooks():
     assert state.verify(random_chain((2,))).taps is None
     target.start((0, 1)).prefill([1, 2, 3])
     assert not any(layer._forward_hooks for layer in target.model.model.layers)
+
+
+def test_a_state_goes_on_in_and_out_of_inference_mode():
+    target = tiny_target("qwen3")
+    state, texts = target.start((0,)), prompts(5, 3)
+    with torch.inference_mode():
+        state.prefill(texts[0])
+    state.prefill(texts[1])
+    tree = random_chain((3, 2))
+    _check_nodes(target, tree, texts, state.verify(tree), (0,))
+    with torch.inference_mode():
+        _check_nodes(target, tree, texts, state.verify(tree), (0,))

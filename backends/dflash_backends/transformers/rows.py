@@ -14,13 +14,8 @@ class KeyValueRows:
     """Buffers [R, Hkv, capacity, d], grown by doubling; K and V may differ in d."""
 
     def __init__(self) -> None:
-        self._keys: Tensor | None = None
-        self._values: Tensor | None = None
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """K and V as far as they exist."""
-        return tuple(buffer for buffer in (self._keys, self._values) if buffer is not None)
+        self.tensors: list[Tensor] = []
+        self._rows = self._slots = 0
 
     def write(self, keys: Tensor, values: Tensor, span: Span) -> tuple[Tensor, Tensor]:
         """Write [B, Hkv, N, d] where the span says.
@@ -28,14 +23,9 @@ class KeyValueRows:
         Returns:
             Views [B, Hkv, T, d] of the span's rows; slots behind a row's own end hold finite rubbish.
         """
-        self._keys = _reserve(self._keys, keys, span)
-        self._values = _reserve(self._values, values, span)
-        for buffer, new in ((self._keys, keys), (self._values, values)):
-            if span.even is None:
-                buffer[span.row_index, :, span.slots] = new.transpose(1, 2)
-            else:
-                buffer[span.rows, :, span.even : span.total] = new
-        return self._keys[span.rows, :, : span.total], self._values[span.rows, :, : span.total]
+        if span.last >= self._rows or span.total > self._slots:
+            self._grow((keys, values), span)
+        return _write(self.tensors[0], keys, span), _write(self.tensors[1], values, span)
 
     def keep(self, rows: Sequence[int], moved: Sequence[tuple[int, int]], longest: int) -> None:
         """Move rows `(to, from)`; slots beyond `longest` stay behind."""
@@ -45,21 +35,26 @@ class KeyValueRows:
             to, source = torch.tensor(moved, device=buffer.device).T
             buffer[to, :, :longest] = buffer[source, :, :longest]  # the right side is a copy
 
+    def _grow(self, new: Sequence[Tensor], span: Span) -> None:
+        """Make room for the span; what is there stays."""
+        had_rows, had_slots = self._rows, self._slots
+        if span.last >= had_rows:
+            self._rows = max(span.last + 1, 2 * had_rows)
+        if span.total > had_slots:
+            self._slots = max(span.total, 2 * had_slots, FIRST_CAPACITY)
+        # Zeros, since hidden slots are multiplied by a weight of 0, and normal tensors even under inference
+        # mode, since a later forward without that mode writes into them too.
+        with torch.inference_mode(False):
+            grown = [one.new_zeros(self._rows, one.shape[1], self._slots, one.shape[3]) for one in new]
+        for buffer, old in zip(grown, self.tensors, strict=False):  # at first there is nothing old
+            buffer[:had_rows, :, :had_slots] = old
+        self.tensors = grown
 
-def _reserve(buffer: Tensor | None, new: Tensor, span: Span) -> Tensor:
-    """The buffer, or a larger one with the same contents, with room for the span."""
-    rows, slots = span.rows.stop, span.total
-    had_rows, had_slots = (0, 0) if buffer is None else (buffer.shape[0], buffer.shape[2])
-    if rows <= had_rows and slots <= had_slots and buffer is not None:
-        return buffer
-    more_rows = had_rows if rows <= had_rows else max(rows, 2 * had_rows)
-    more_slots = had_slots if slots <= had_slots else max(slots, 2 * had_slots, FIRST_CAPACITY)
-    # Zeros, since hidden slots are multiplied by a weight of 0, and normal tensors even under inference mode,
-    # since a later forward without that mode writes into them too.
-    with torch.inference_mode(False):
-        grown = torch.zeros(
-            (more_rows, new.shape[1], more_slots, new.shape[3]), dtype=new.dtype, device=new.device
-        )
-    if buffer is not None:
-        grown[:had_rows, :, :had_slots] = buffer
-    return grown
+
+def _write(buffer: Tensor, new: Tensor, span: Span) -> Tensor:
+    if span.even is None:
+        buffer[span.row_index, :, span.slots] = new.transpose(1, 2)
+    seen = buffer.narrow(0, span.first, len(span.starts)).narrow(2, 0, span.total)
+    if span.even is not None:
+        seen.narrow(2, span.even, span.width).copy_(new)
+    return seen

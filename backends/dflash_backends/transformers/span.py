@@ -33,9 +33,14 @@ class Span:
         """The start of all rows where it is one and the same."""
         return self.starts[0] if min(self.starts) == max(self.starts) else None
 
+    @cached_property
+    def last(self) -> int:
+        """The last row."""
+        return self.first + len(self.starts) - 1
+
     @property
     def rows(self) -> slice:
-        return slice(self.first, self.first + len(self.starts))
+        return slice(self.first, self.last + 1)
 
     @cached_property
     def starts_tensor(self) -> Tensor:
