@@ -8,7 +8,7 @@ from dflash_core.schedule.cost import CycleCost
 from dflash_core.schedule.fixed import asked_length, plan_lengths
 from dflash_core.stats import PhaseSeconds
 
-MARGIN = 1.02
+MARGIN = 1.05
 """A draft must promise this much more than plain decoding: estimates are noisy, plain decoding is safe."""
 
 FIRST_PAUSE = 8
