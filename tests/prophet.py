@@ -30,7 +30,7 @@ class ProphetContext:
 
 
 class Prophet:
-    """Proposes the true continuation; each token is wrong with probability `error`, but in trees second best."""
+    """Proposes the true continuation; a token is wrong with probability `error`, but second best in trees."""
 
     name = "prophet"
     taps = ()
