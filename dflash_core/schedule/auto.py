@@ -39,6 +39,7 @@ class AutoSchedule:
         self._cost = CycleCost(calibrated)
         self._engine = DepthCounts()
         self._requests: dict[int, DepthCounts] = {}
+        self._contexts: dict[int, int] = {}
         self._pause = 0
         self._next_pause = FIRST_PAUSE
 
@@ -58,9 +59,11 @@ class AutoSchedule:
     ) -> None:
         drafted = plan.drafts
         rows = len(requests) * max(plan.verify_lengths)
+        # The first draft of a request also takes in its prompt, which says nothing about the next ones.
+        steady = drafted and not self._any_new(requests, plan)
         if not any(plan.tree_budgets):
             self._cost.observe(
-                rows, seconds.verify, seconds.draft if drafted else None, seconds.plan + seconds.commit
+                rows, seconds.verify, seconds.draft if steady else None, seconds.plan + seconds.commit
             )
         for request, length, budget, count in zip(
             requests, plan.verify_lengths, plan.tree_budgets, accepted, strict=True
@@ -71,6 +74,18 @@ class AutoSchedule:
         running = {request.id for request in requests}
         if len(self._requests) > 2 * len(running) + 64:
             self._requests = {key: value for key, value in self._requests.items() if key in running}
+
+    def _any_new(self, requests: Sequence[RequestView], plan: CyclePlan) -> bool:
+        """Whether a request is drafted for the first time; another decoder may use its number again."""
+        new = [
+            request
+            for request, length in zip(requests, plan.verify_lengths, strict=True)
+            if length > 1 and request.context <= self._contexts.get(request.id, request.context)
+        ]
+        for request in new:
+            self._requests.pop(request.id, None)
+        self._contexts = {request.id: request.context for request in requests}
+        return bool(new)
 
     def _choose(self, requests: Sequence[RequestView], batch: int) -> int:
         if self._pause > 0:

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -40,8 +41,8 @@ class World:
     def run(self, schedule, cycles: int, batch: int = 1, block: int = 8) -> tuple[float, list[int]]:
         """Tokens a second of the run, and the verify length of every cycle."""
         tokens, seconds, lengths = 0, 0.0, []
-        views = [view(id, block=block) for id in range(batch)]
-        for _ in range(cycles):
+        for cycle in range(cycles):
+            views = [replace(view(id, block=block), context=100 + cycle) for id in range(batch)]
             plan = schedule.plan(views)
             accepted = [self.accept(length - 1) for length in plan.verify_lengths]
             jitter = 1 + self.noise * self.random.random()
