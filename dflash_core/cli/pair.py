@@ -78,9 +78,11 @@ def resolve_flags(flags: Mapping[str, Any], config: Path | None, demo_pair: bool
         for name in ("target", "draft"):
             if flags.get(name) is not None:
                 raise SettingsError(f"--demo-pair stands for a target and a draft; leave --{name} out.")
-        from dflash_core.demo import TARGET, draft_folder
+        from dflash_core.demo import DRAFT_VOCAB, TARGET, draft_folder
 
         flags |= {"target": TARGET, "draft": str(draft_folder())}
+        if flags.get("draft_vocab") is None:
+            flags["draft_vocab"] = DRAFT_VOCAB
     return resolve(flags, config=config)
 
 
