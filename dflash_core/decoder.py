@@ -266,11 +266,18 @@ class Decoder:
     def _keep(self, running: Sequence[bool]) -> None:
         if all(running):
             return
-        rows = [index for index, runs in enumerate(running) if runs]
+        rows = close_ranks(running)
         self._rows = [self._rows[index] for index in rows]
         self._state.keep(rows)
         if self._context is not None:
             self._context.keep(rows)
+
+
+def close_ranks(running: Sequence[bool]) -> list[int]:
+    """The rows that still run, the last ones moved into the gaps: few rows of a cache change their place."""
+    count = sum(running)
+    last = [index for index in range(count, len(running)) if running[index]]
+    return [index if running[index] else last.pop() for index in range(count)]
 
 
 def plain(requests: int) -> CyclePlan:

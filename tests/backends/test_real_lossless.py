@@ -6,10 +6,7 @@ from real_pair import benchmark_prompts, real_draft, real_target
 from dflash_core.generation import build_decoder
 from dflash_core.request import Request
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skip(reason="takes some fifteen minutes, and not all of its settings were seen to pass yet"),
-]
+pytestmark = pytest.mark.slow
 
 PROMPTS_A_SET = 10
 LIMITS = (16, 6, 12, 9, 14)

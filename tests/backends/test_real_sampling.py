@@ -29,7 +29,6 @@ from dflash_core.verify.sampling import SamplingVerifier
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skip(reason="takes some fifteen minutes, and not all of its checks were seen to pass yet"),
 ]
 
 QUESTION = "What is your favourite colour?"

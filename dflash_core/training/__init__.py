@@ -1,0 +1,1 @@
+"""Training of drafters: data from the target, features, recipe, export."""
