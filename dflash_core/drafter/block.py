@@ -13,6 +13,7 @@ from dflash_core.drafter.base import DraftContext
 from dflash_core.drafter.block_context import BlockContext
 from dflash_core.drafter.guess import Noise, candidates, guess
 from dflash_core.drafter.heads import CandidateSelector, build_head
+from dflash_core.drafter.hosted import HostedContext, HostedPool
 from dflash_core.drafter.network import DraftNetwork
 from dflash_core.drafter.options import DraftVocab, as_dtype, samples
 from dflash_core.drafter.pool import ContextPool, ContextRead
@@ -103,6 +104,17 @@ class BlockDrafter:
         )
         return BlockContext(self.network, pool)
 
+    def host(self, num_slots: int) -> HostedPool:
+        """A pool for an engine that numbers the slots itself, instead of `start`, `join` and `commit`.
+
+        Args:
+            num_slots: one more than the engine's largest slot number.
+
+        Raises:
+            SettingsError: draft_window makes no sense.
+        """
+        return HostedPool(self.network, num_slots, draft_window=self._draft_window, dtype=self._context_dtype)
+
     @torch.no_grad()
     def join(self, context: DraftContext, tokens: Sequence[int], taps: Tensor | None) -> None:
         """Append a row; see `Drafter.join`.
@@ -143,7 +155,7 @@ class BlockDrafter:
         shape = DraftShape.of(plan)
         if not len(shape.rows):
             return plain_proposal(anchors)
-        read = _own(context).read(None if shape.everyone else shape.rows)
+        read = _readable(context).read(None if shape.everyone else shape.rows)
         rows = shape.tensor(shape.rows, anchors.device)
         starts = anchors if shape.everyone else anchors[rows]
         hidden = self._hidden(starts, read, shape)
@@ -181,6 +193,10 @@ def _own(context: DraftContext) -> BlockContext:
     if not isinstance(context, BlockContext):
         raise TypeError(f"{type(context).__name__} is not a context of the block drafter.")
     return context
+
+
+def _readable(context: DraftContext) -> BlockContext | HostedContext:
+    return context if isinstance(context, HostedContext) else _own(context)
 
 
 def _noise(sampling: SamplingBatch, rows: Tensor, read: ContextRead, depth: int) -> Noise:
