@@ -1,0 +1,1 @@
+"""A platform for SGLang on a CPU, in torch: for development, CI and trying things out."""

@@ -1,0 +1,5 @@
+"""Registers with SGLang (filled in with the worker)."""
+
+
+def register_algorithm() -> None:
+    """Nothing yet."""
