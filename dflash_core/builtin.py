@@ -44,5 +44,5 @@ def dflash_schedules() -> Providers:
 
 @hookimpl
 def dflash_commands() -> Providers:
-    names = ("generate", "inspect", "convert", "validate", "settings", "plugins", "version")
+    names = ("generate", "inspect", "convert", "validate", "data", "settings", "plugins", "version")
     return {name: f"dflash_core.cli.{name}:{name}_command" for name in names}

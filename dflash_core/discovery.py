@@ -13,7 +13,9 @@ import pluggy
 from dflash_core import hookspecs
 from dflash_core.errors import PluginError
 
-Kind = Literal["dialects", "drafters", "verifiers", "rollbacks", "schedules", "engines", "commands"]
+Kind = Literal[
+    "dialects", "drafters", "verifiers", "rollbacks", "schedules", "engines", "tokenizers", "commands"
+]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _CONTRACT = {"dialects": ("name", "matches", "read", "names", "optional", "decode", "encode", "write")}

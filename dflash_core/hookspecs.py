@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dflash_core.rollback.base import RollbackPolicy
     from dflash_core.schedule.base import Schedule
     from dflash_core.target import TargetModel
+    from dflash_core.tokenizer import ChatTokenizer
     from dflash_core.verify.base import Verifier
 
 PROJECT = "dflash_core"
@@ -72,6 +73,15 @@ class EngineProvider(Protocol):
     def __call__(self, path: str | PathLike[str], *, dtype: str, **options: Any) -> TargetModel: ...
 
 
+class TokenizerProvider(Protocol):
+    """Loads a target's tokenizer from a path or an id, without its weights.
+
+    `options` are the setting `cache_dir`.
+    """
+
+    def __call__(self, path: str | PathLike[str], **options: Any) -> ChatTokenizer: ...
+
+
 @hookspec
 def dflash_dialects() -> Mapping[str, Dialect | str]:  # type: ignore[empty-body]
     """Checkpoint layouts. Name -> dialect; the name is the dialect's own `name`."""
@@ -100,6 +110,14 @@ def dflash_schedules() -> Mapping[str, ScheduleProvider | str]:  # type: ignore[
 @hookspec
 def dflash_engines() -> Mapping[str, EngineProvider | str]:  # type: ignore[empty-body]
     """Engines that the decoder can drive. Name -> `(path, *, dtype, **options) -> TargetModel`."""
+
+
+@hookspec
+def dflash_tokenizers() -> Mapping[str, TokenizerProvider | str]:  # type: ignore[empty-body]
+    """Tokenizers, under the name of the engine whose targets they belong to.
+
+    Name -> `(path, **options) -> ChatTokenizer`.
+    """
 
 
 @hookspec

@@ -74,6 +74,27 @@ def read_gguf(path: Path, dtype: str, attention: str | None = None) -> tuple[Pre
     return model, tokenizer
 
 
+def read_tokenizer(path: str) -> Tokenizer:
+    """The tokenizer of a folder, a .gguf file or an id in the local Hugging Face cache, without weights.
+
+    Raises:
+        UnsupportedError: it cannot be loaded.
+    """
+    file = Path(path)
+    if path.endswith(".gguf"):
+        if not file.is_file():
+            raise UnsupportedError(f"{path} is not a file.")
+        with offline():
+            return _read_tokenizer(str(file.parent), path, {"gguf_file": file.name})
+    if not file.is_dir() and not _is_cached(path):
+        raise UnsupportedError(
+            f"{path!r} is neither a folder nor a model in the local Hugging Face cache, and nothing is "
+            "downloaded. Give a folder with a tokenizer, or a .gguf file."
+        )
+    with offline():
+        return _read_tokenizer(path, path, {})
+
+
 def torch_dtype(name: str) -> torch.dtype:
     """Raises UnsupportedError for a name that is not one of `DTYPES`."""
     if name not in DTYPES:

@@ -1,50 +1,28 @@
-"""The target's own answers, many at a time."""
+"""The target's own answers, many at a time, from an engine that is driven here."""
 
-import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 
+from dflash_core.decoder import Decoder
 from dflash_core.errors import RequestError
 from dflash_core.generation import build_decoder
 from dflash_core.request import Request
 from dflash_core.sampling import SamplingParams
 from dflash_core.target import TargetModel
+from dflash_core.training.data.answering import (
+    REFUSED,
+    TOO_LONG,
+    AnswerOptions,
+    Collector,
+    Progress,
+    Report,
+    ignore,
+    never,
+    sampling_seed,
+    waiting_prompts,
+)
+from dflash_core.training.data.encoding import Encode, PromptEncoder
 from dflash_core.training.data.prompts import Prompt
-from dflash_core.training.data.store import Answer, AnswerStore
-
-SHARD = 256
-"""Answers a shard; what a kill can lose at most, besides those that are being made."""
-
-SHORTEST = 4
-"""Answers of fewer tokens teach nothing and are kept out."""
-
-
-@dataclass(frozen=True)
-class AnswerOptions:
-    """How answers are made.
-
-    Attributes:
-        max_prompt_tokens: longer prompts are left out.
-        max_new_tokens: where an answer is cut.
-        temperature: 0 is greedy.
-        seed: of the order and, plus a prompt's place in it, of its sampling.
-        max_batch: answers made at a time.
-    """
-
-    max_prompt_tokens: int = 512
-    max_new_tokens: int = 256
-    temperature: float = 0.0
-    seed: int = 0
-    max_batch: int = 128
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far it is: answers and their tokens, of so many prompts."""
-
-    answers: int
-    tokens: int
-    prompts: int
+from dflash_core.training.data.store import AnswerStore
 
 
 def answer_prompts(
@@ -52,55 +30,70 @@ def answer_prompts(
     prompts: Sequence[Prompt],
     store: AnswerStore,
     options: AnswerOptions,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_progress: Report = ignore,
+    stop: Callable[[], bool] = never,
 ) -> Progress:
     """Answer the prompts that have no answer yet, in a shuffled order that is always the same.
 
     Whatever moment it is stopped at, a shard is complete or absent, and the next call goes on.
 
+    Args:
+        on_progress: called after every step.
+        stop: asked before every step; when it says so, what is finished is written and the rest is left.
+
     Raises:
-        RequestError: the target has no chat template.
+        RequestError: the target has no chat template, or fewer positions than the options ask for.
         DFlashError: a shard cannot be written.
     """
-    encode = getattr(target, "encode_chat", None)
+    encode: Encode | None = getattr(target, "encode_chat", None)
     if encode is None:
         raise RequestError(f"{target.info.name} has no tokenizer, so it cannot be asked in words.")
-    order = list(prompts)
-    random.Random(options.seed).shuffle(order)
-    done = store.done()
-    waiting = [(place, prompt) for place, prompt in enumerate(order) if prompt.id not in done]
+    _check_room(target, options)
+    encoder = PromptEncoder(encode, options)
+    waiting = waiting_prompts(prompts, store, options.seed)
     decoder = build_decoder(target, None, schedule="fixed", max_batch=options.max_batch)
     running: dict[int, tuple[Prompt, list[int], list[int]]] = {}
-    finished: list[Answer] = []
-    answers = tokens = 0
+    with Collector(store, options, len(prompts), len(waiting)) as collector:
+        queue = iter(waiting)
+        while not stop():
+            _admit(queue, target, encoder, options, decoder, running, collector)
+            if not running:
+                break
+            for delta in decoder.step():
+                prompt, ids, new = running[delta.id]
+                new += delta.tokens
+                if delta.finish_reason is not None:
+                    del running[delta.id]
+                    collector.answer(prompt, ids, new, delta.finish_reason)
+            on_progress(collector.progress)
+    return collector.progress
 
-    def admit() -> None:
-        while waiting and len(running) < options.max_batch:
-            place, prompt = waiting.pop(0)
-            ids = encode(prompt.chat())
-            if not ids or len(ids) > options.max_prompt_tokens:
-                continue
-            sampling = SamplingParams(options.temperature, seed=options.seed + place)
+
+def _check_room(target: TargetModel, options: AnswerOptions) -> None:
+    wanted, there = options.max_prompt_tokens + options.max_new_tokens, target.info.max_positions
+    if wanted > there:
+        raise RequestError(
+            f"max_prompt_tokens is {options.max_prompt_tokens} and max_new_tokens {options.max_new_tokens}, "
+            f"but {target.info.name} takes {there} positions in all. Lower one of them."
+        )
+
+
+def _admit(
+    queue: Iterator[Prompt],
+    target: TargetModel,
+    encoder: PromptEncoder,
+    options: AnswerOptions,
+    decoder: Decoder,
+    running: dict[int, tuple[Prompt, list[int], list[int]]],
+    collector: Collector,
+) -> None:
+    while len(running) < options.max_batch and (prompt := next(queue, None)) is not None:
+        ids = encoder(prompt)
+        if ids is None:
+            collector.leave_out(prompt, REFUSED)
+        elif len(ids) > options.max_prompt_tokens:
+            collector.leave_out(prompt, TOO_LONG)
+        else:
+            sampling = SamplingParams(options.temperature, seed=sampling_seed(prompt, options.seed))
             request = Request(tuple(ids), options.max_new_tokens, target.info.eos_token_ids, sampling)
             running[decoder.add(request)] = prompt, ids, []
-
-    admit()
-    while running:
-        for delta in decoder.step():
-            prompt, ids, new = running[delta.id]
-            new += delta.tokens
-            if delta.finish_reason is None:
-                continue
-            del running[delta.id]
-            answers, tokens = answers + 1, tokens + len(new)
-            if len(new) >= SHORTEST:
-                record = {"id": prompt.id, "source": prompt.source, "finish": delta.finish_reason}
-                finished.append(Answer(ids, new, record))
-        admit()
-        if len(finished) >= SHARD:
-            store.add(finished)
-            finished = []
-        on_progress(Progress(answers, tokens, len(order)))
-    if finished:
-        store.add(finished)
-    return Progress(answers, tokens, len(order))

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,20 @@ from dflash_core.errors import DFlashError
 Message = tuple[str, str]
 """Role and content."""
 
-ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
+ROLES = {
+    **{"human": "user", "user": "user", "system": "system"},
+    **{"gpt": "assistant", "chatgpt": "assistant", "assistant": "assistant", "model": "assistant"},
+}
 """Names of roles in the wild -> those of chat templates."""
+
+SHAPES = (
+    '{"messages": [{"role": "user", "content": "..."}]}, '
+    '{"conversations": [{"from": "human", "value": "..."}]} or {"prompt": "..."}'
+)
+
+
+class MalformedPromptError(DFlashError):
+    """An entry of a file that is no prompt; the message names the file and the line."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +46,11 @@ class Prompt:
         return hashlib.sha256(json.dumps(self.messages).encode()).hexdigest()[:24]
 
     @property
+    def likeness(self) -> tuple[str, ...]:
+        """Equal for conversations that differ in white space only."""
+        return tuple(part for role, content in self.messages for part in (role, " ".join(content.split())))
+
+    @property
     def text(self) -> str:
         """What the messages say."""
         return "\n".join(content for _, content in self.messages)
@@ -43,61 +60,85 @@ class Prompt:
         return [{"role": role, "content": content} for role, content in self.messages]
 
 
-def read_prompts(paths: Sequence[Path]) -> list[Prompt]:
-    """All prompts of JSON-lines files, each conversation once, in the order of the files.
+def prompts_of_file(path: Path) -> Iterator[Prompt | MalformedPromptError]:
+    """The prompts of a file of JSON lines, or of one JSON list, in order.
 
-    A line is `{"messages": [{"role", "content"}, ...]}`, `{"conversations": [{"from", "value"}, ...]}` or
-    `{"prompt": "..."}`, with an optional `source`. Answers at the end are left out: the target gives its own.
+    An entry is `{"messages": [{"role", "content"}, ...]}`, `{"conversations": [{"from", "value"}, ...]}` (as
+    in ShareGPT) or `{"prompt": "..."}`, with an optional `source`. Answers at the end are left out: the
+    target gives its own. An entry that is none of these is yielded as an error, to be raised or counted.
 
     Raises:
-        DFlashError: a file cannot be read, or a line is none of these; the message names file and line.
+        DFlashError: the file cannot be read.
     """
-    found: dict[str, Prompt] = {}
-    for path in paths:
-        for prompt in _of_file(path):
-            found.setdefault(prompt.id, prompt)
-    return list(found.values())
-
-
-def _of_file(path: Path) -> Iterator[Prompt]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        with path.open(encoding="utf-8-sig") as file:
+            first = file.read(1)
+            file.seek(0)
+            if first == "[":
+                for number, record in enumerate(_list(path, file.read()), start=1):
+                    yield _prompt(record, path, f"entry {number}")
+                return
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield _of_line(line, path, number)
     except (OSError, UnicodeDecodeError) as error:
-        raise DFlashError(f"{path} cannot be read: {error}.") from None
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            yield _of_line(line, path, number)
+        reason = error.strerror if isinstance(error, OSError) else f"it is not UTF-8 text: {error}"
+        raise DFlashError(f"{path} cannot be read: {reason}.") from None
 
 
-def _of_line(line: str, path: Path, number: int) -> Prompt:
+def _list(path: Path, text: str) -> list[Any]:
+    try:
+        records = json.loads(text)
+    except ValueError as error:
+        raise DFlashError(f"{path} begins like a JSON list and is not one: {error}.") from None
+    return list(records)
+
+
+def _of_line(line: str, path: Path, number: int) -> Prompt | MalformedPromptError:
     try:
         record = json.loads(line)
+    except ValueError as error:
+        return MalformedPromptError(f"{path}, line {number} is not JSON: {error}. Expected is {SHAPES}.")
+    return _prompt(record, path, f"line {number}")
+
+
+def _prompt(record: object, path: Path, where: str) -> Prompt | MalformedPromptError:
+    try:
         messages = _messages(record)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise DFlashError(
-            f'{path}, line {number}: expected {{"messages": [...]}}, {{"conversations": [...]}} or '
-            f'{{"prompt": "..."}}, with strings as contents.'
-        ) from None
+    except (KeyError, TypeError, AttributeError):
+        return MalformedPromptError(
+            f"{path}, {where} is no prompt. Expected is {SHAPES}, with strings as contents."
+        )
+    except ValueError as error:
+        return MalformedPromptError(f"{path}, {where}: {error}")
     while messages and messages[-1][0] == "assistant":
         messages.pop()
-    if not messages or not messages[-1][1].strip():
-        raise DFlashError(f"{path}, line {number}: there is nothing to answer.")
-    return Prompt(tuple(messages), str(record.get("source", path.name)))
+    if not messages or messages[-1][0] != "user" or not messages[-1][1].strip():
+        return MalformedPromptError(
+            f"{path}, {where}: there is nothing to answer; a user's message must be last."
+        )
+    source = record.get("source") if isinstance(record, Mapping) else None
+    return Prompt(tuple(messages), str(source or path.name))
 
 
-def _messages(record: Mapping[str, Any]) -> list[Message]:
+def _messages(record: Any) -> list[Message]:
     if "prompt" in record:
-        return [("user", _string(record["prompt"]))]
-    if "messages" in record:
-        return [(ROLES[one["role"]], _string(one["content"])) for one in _dicts(record["messages"])]
-    return [(ROLES[one["from"]], _string(one["value"])) for one in _dicts(record["conversations"])]
+        return [("user", _text(record["prompt"]))]
+    turns = record["messages"] if "messages" in record else record["conversations"]
+    return [_message(turn) for turn in turns]
 
 
-def _dicts(value: Iterable[Any]) -> list[Mapping[str, Any]]:
-    return list(value)
+def _message(turn: Mapping[str, Any]) -> Message:
+    role, content = (turn["role"], turn["content"]) if "role" in turn else (turn["from"], turn["value"])
+    if role not in ROLES:
+        raise ValueError(f"the role {role!r} is not known; known are {', '.join(ROLES)}.")
+    return ROLES[role], _text(content)
 
 
-def _string(value: object) -> str:
-    if not isinstance(value, str):
+def _text(content: Any) -> str:
+    """A string, or the text parts of a list of parts."""
+    if isinstance(content, list):
+        return "".join(_text(part["text"]) for part in content)
+    if not isinstance(content, str):
         raise TypeError
-    return value
+    return content

@@ -1,8 +1,11 @@
 """Answers on disk: shards of token ids, each written whole or not at all."""
 
+import fcntl
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,9 @@ from torch import Tensor
 from dflash_core.errors import DFlashError
 
 FORMAT = 1
+HEADER = "dataset.json"
+LEFT_OUT = "left-out.jsonl"
+LOCK = ".lock"
 
 
 @dataclass(frozen=True)
@@ -49,10 +55,29 @@ class Sequences:
         return len(self.offsets) - 1
 
 
+@dataclass(frozen=True)
+class Contents:
+    """What a store holds.
+
+    Attributes:
+        answers: sequences.
+        tokens: of the answers.
+        prompt_tokens: of what they answer.
+        left_out: prompts that have no answer, by reason.
+    """
+
+    shards: int
+    answers: int
+    tokens: int
+    prompt_tokens: int
+    left_out: Mapping[str, int]
+
+
 class AnswerStore:
     """A folder of `dataset.json` and, per shard, `shard-00000.safetensors` and `shard-00000.jsonl`.
 
-    A shard counts once its safetensors file is there, which is the last thing to be written.
+    A shard counts once its safetensors file is there, which is the last thing to be written. Beside them
+    `left-out.jsonl` lists the prompts that were tried and get no answer, each with its reason.
     """
 
     def __init__(self, folder: Path, made_by: Mapping[str, Any]) -> None:
@@ -62,13 +87,14 @@ class AnswerStore:
             made_by: what decides the answers (target, sampling, ...); the same for the whole store.
 
         Raises:
-            DFlashError: the store was begun with other settings, or the folder cannot be written to.
+            DFlashError: the store was begun with other settings, its header is damaged, or the folder cannot
+                be written to.
         """
         self.folder = folder
         header = {"format": FORMAT, **made_by}
-        path = folder / "dataset.json"
+        path = folder / HEADER
         if path.exists():
-            known = json.loads(path.read_text())
+            known = read_header(folder)
             different = sorted(name for name in {*known, *header} if known.get(name) != header.get(name))
             if different:
                 name = different[0]
@@ -77,15 +103,51 @@ class AnswerStore:
                     "Go on with the same settings, or begin another folder."
                 )
             return
+        if shards(folder):
+            raise DFlashError(
+                f"{folder} has shards and no {HEADER}, so nobody knows how they were made. "
+                "Begin another folder."
+            )
         try:
             folder.mkdir(parents=True, exist_ok=True)
             write_whole(path, json.dumps(header, indent=1).encode())
         except OSError as error:
-            raise DFlashError(f"{folder} cannot be written to: {error}.") from None
+            raise DFlashError(f"{folder} cannot be written to: {error.strerror}.") from None
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Within it no other process may be, so that no prompt is answered twice. A kill ends it as well.
+
+        Raises:
+            DFlashError: another process is within.
+        """
+        with (self.folder / LOCK).open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise DFlashError(
+                    f"Another process is writing to {self.folder}. Wait for it, or stop it."
+                ) from None
+            for scratch in self.folder.glob(".*.part"):
+                scratch.unlink(missing_ok=True)
+            yield
 
     def done(self) -> set[str]:
-        """Ids of the prompts that have their answer."""
-        return {record["id"] for shard in shards(self.folder) for record in records(shard)}
+        """Ids of the prompts that have their answer, or that get none.
+
+        Raises:
+            DFlashError: the record of a shard is missing or damaged.
+        """
+        answered = {str(record["id"]) for shard in shards(self.folder) for record in records(shard)}
+        return answered | left_out(self.folder).keys()
+
+    def next_shard(self) -> int:
+        """The number that the next shard gets."""
+        return 1 + max((int(shard.stem.split("-")[1]) for shard in shards(self.folder)), default=-1)
+
+    def holds(self, number: int) -> bool:
+        """Whether the shard of this number is complete."""
+        return self._shard(number).exists()
 
     def add(self, answers: Sequence[Answer]) -> None:
         """Write one more shard.
@@ -101,14 +163,70 @@ class AnswerStore:
             "loss": torch.tensor([flag for row in loss for flag in row], dtype=torch.uint8),
             "offsets": lengths.cumsum(0),
         }
-        number = 1 + max((int(shard.stem.split("-")[1]) for shard in shards(self.folder)), default=-1)
-        shard = self.folder / f"shard-{number:05}.safetensors"
+        shard = self._shard(self.next_shard())
         lines = "".join(json.dumps(dict(answer.record)) + "\n" for answer in answers)
         try:
             write_whole(shard.with_suffix(".jsonl"), lines.encode())
             write_whole(shard, save(data))
         except OSError as error:
-            raise DFlashError(f"{shard} cannot be written: {error}. Earlier shards are safe.") from None
+            raise DFlashError(
+                f"{shard} cannot be written: {error.strerror}. Earlier shards are safe; make room and go on."
+            ) from None
+
+    def leave_out(self, reasons: Mapping[str, str]) -> None:
+        """Note prompts (by id) that get no answer, and why; they are not tried again.
+
+        Raises:
+            DFlashError: it cannot be written; what was there before stays as it is.
+        """
+        path = self.folder / LEFT_OUT
+        lines = "".join(json.dumps({"id": id, "reason": why}) + "\n" for id, why in reasons.items())
+        try:
+            before = path.read_bytes() if path.exists() else b""
+            write_whole(path, before + lines.encode())
+        except OSError as error:
+            raise DFlashError(
+                f"{path} cannot be written: {error.strerror}. Earlier shards are safe."
+            ) from None
+
+    def contents(self) -> Contents:
+        """Counts of everything, from the shards' own tensors.
+
+        Raises:
+            DFlashError: a shard is damaged; the message names it.
+        """
+        there = shards(self.folder)
+        answers = tokens = total = 0
+        for shard in there:
+            data = read_shard(shard)
+            answers += len(data["offsets"]) - 1
+            tokens += int(data["loss"].sum())
+            total += len(data["tokens"])
+        reasons = Counter(left_out(self.folder).values())
+        return Contents(len(there), answers, tokens, total - tokens, dict(reasons))
+
+    def _shard(self, number: int) -> Path:
+        return self.folder / f"shard-{number:05}.safetensors"
+
+
+def read_header(folder: Path) -> dict[str, Any]:
+    """What a store was begun with.
+
+    Raises:
+        DFlashError: there is no header, or it is damaged.
+    """
+    path = folder / HEADER
+    try:
+        header = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DFlashError(f"{path} cannot be read: {error.strerror}.") from None
+    except ValueError:
+        header = None
+    if not isinstance(header, dict):
+        raise DFlashError(
+            f"{path} is damaged: it must be a JSON object. Restore it, or begin another folder."
+        )
+    return header
 
 
 def read_sequences(folder: Path) -> Sequences:
@@ -119,20 +237,29 @@ def read_sequences(folder: Path) -> Sequences:
     """
     tokens, loss, lengths = [], [], []
     for shard in shards(folder):
-        try:
-            data = load_file(shard)
-            ends = data["offsets"]
-            if len(data["tokens"]) != len(data["loss"]) or int(ends[-1]) != len(data["tokens"]):
-                raise ValueError("its tensors do not fit each other")
-        except (SafetensorError, KeyError, ValueError, OSError) as error:
-            raise DFlashError(f"{shard} is damaged: {error}. Delete it to have it made again.") from None
+        data = read_shard(shard)
         tokens.append(data["tokens"])
         loss.append(data["loss"].bool())
-        lengths.append(ends.diff())
+        lengths.append(data["offsets"].diff())
     if not tokens:
         raise DFlashError(f"{folder} has no answers; `dflash-core data` makes them.")
     zero = torch.zeros(1, dtype=torch.int64)
     return Sequences(torch.cat(tokens), torch.cat(loss), torch.cat([zero, torch.cat(lengths).cumsum(0)]))
+
+
+def read_shard(shard: Path) -> dict[str, Tensor]:
+    """The tensors of one shard.
+
+    Raises:
+        DFlashError: it is damaged.
+    """
+    try:
+        data: dict[str, Tensor] = load_file(shard)
+        if len(data["tokens"]) != len(data["loss"]) or int(data["offsets"][-1]) != len(data["tokens"]):
+            raise ValueError("its tensors do not fit each other")
+    except (SafetensorError, KeyError, ValueError, IndexError, OSError) as error:
+        raise DFlashError(f"{shard} is damaged: {error}. Delete it to have it made again.") from None
+    return data
 
 
 def shards(folder: Path) -> list[Path]:
@@ -141,19 +268,56 @@ def shards(folder: Path) -> list[Path]:
 
 
 def records(shard: Path) -> Iterator[dict[str, Any]]:
-    """Provenance of a shard's answers, in order."""
-    for line in shard.with_suffix(".jsonl").read_text().splitlines():
-        yield json.loads(line)
+    """Provenance of a shard's answers, in order.
+
+    Raises:
+        DFlashError: it is missing or damaged.
+    """
+    path = shard.with_suffix(".jsonl")
+    try:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            record = json.loads(line)
+            record["id"]
+            yield record
+    except OSError as error:
+        raise DFlashError(
+            f"{path} cannot be read: {error.strerror}. Delete {shard.name} to have it made again."
+        ) from None
+    except (ValueError, KeyError, TypeError):
+        raise DFlashError(f"{path} is damaged. Delete {shard.name} to have it made again.") from None
+
+
+def left_out(folder: Path) -> dict[str, str]:
+    """Ids of prompts that get no answer, and why.
+
+    Raises:
+        DFlashError: the list is damaged.
+    """
+    path = folder / LEFT_OUT
+    if not path.exists():
+        return {}
+    try:
+        entries = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        return {str(entry["id"]): str(entry["reason"]) for entry in entries}
+    except OSError as error:
+        raise DFlashError(f"{path} cannot be read: {error.strerror}.") from None
+    except (ValueError, KeyError, TypeError):
+        raise DFlashError(f"{path} is damaged. Delete it; its prompts are then tried once more.") from None
 
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file so that it is there complete or not at all, even if the machine stops."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with scratch.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         scratch.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # the new name itself, before anything that relies on it is written
+        finally:
+            os.close(folder)
     finally:
         scratch.unlink(missing_ok=True)
