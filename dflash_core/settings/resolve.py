@@ -24,8 +24,11 @@ PREFIX = "DFLASH_"
 FILE = Path("dflash.toml")
 """Read from the working directory when no other file is named."""
 
-NOT_SETTINGS = frozenset({"DFLASH_PYTHON"})
-"""Variables of our prefix that concern the repository's scripts and not this program."""
+CONFIG = "DFLASH_CONFIG"
+"""Names another file than `dflash.toml`, for programs whose flags are not ours (engines that load us)."""
+
+NOT_SETTINGS = frozenset({CONFIG, "DFLASH_PYTHON", "DFLASH_ENGINES", "DFLASH_UNTESTED_ENGINE"})
+"""Variables of our prefix that are not settings: scripts of the repository and engine guards read them."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,8 @@ def resolve(
 
     Args:
         flags: values from the command line; those that are `None` were not given.
-        config: a TOML file that must exist; by default `dflash.toml` in the working directory, if there.
+        config: a TOML file that must exist; by default the one that `DFLASH_CONFIG` names, else `dflash.toml`
+            in the working directory, if there.
         environ: the process's environment by default.
         checkpoint: what a draft checkpoint says, e.g. its `block_size`.
 
@@ -77,10 +81,13 @@ def resolve(
         SettingsError: a name is unknown, a value is not allowed, or two settings contradict each other.
     """
     given = {name: value for name, value in (flags or {}).items() if value is not None}
+    environ = os.environ if environ is None else environ
+    if config is None and environ.get(CONFIG):
+        config = Path(environ[CONFIG])
     layers = [
         _validated(Layer(checkpoint or {}, dict.fromkeys(checkpoint or {}, "checkpoint"))),
         _validated(_file_layer(config)),
-        _validated(_environment_layer(os.environ if environ is None else environ), strings=True),
+        _validated(_environment_layer(environ), strings=True),
         _validated(Layer(given, {name: _flag(name) for name in given})),
     ]
     values: dict[str, Any] = {}

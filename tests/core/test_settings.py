@@ -62,6 +62,15 @@ def test_a_named_file_is_read_in_place_of_the_one_here(tmp_path):
     assert resolved.origins["top_k"] == str(other)
 
 
+def test_a_variable_can_name_the_file(tmp_path):
+    other = tmp_path / "other.toml"
+    other.write_text("top_k = 5\n")
+    resolved = resolve(environ={"DFLASH_CONFIG": str(other)})
+    assert (resolved.settings.top_k, resolved.origins["top_k"]) == (5, str(other))
+    with pytest.raises(SettingsError, match="missing"):
+        resolve(environ={"DFLASH_CONFIG": "missing.toml"})
+
+
 def test_the_variables_that_scripts_depend_on():
     environ = {
         "DFLASH_BLOCK_DIFFUSION": "false",

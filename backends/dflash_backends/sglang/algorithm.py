@@ -1,0 +1,109 @@
+"""`DFLASH_CORE` as SGLang sees a speculative algorithm."""
+
+import logging
+from typing import Any
+
+import torch
+from sglang.srt.speculative.spec_registry import CustomSpecAlgo
+
+from dflash_backends.sglang.options import reserved_nodes, server_settings, with_default_schedule
+from dflash_core.checkpoint.load import survey_checkpoint
+from dflash_core.checkpoint.pair import check_pair
+from dflash_core.checkpoint.targets import read_target
+from dflash_core.errors import SettingsError, UnsupportedError
+
+logger = logging.getLogger(__name__)
+
+NAME = "DFLASH_CORE"
+
+REFUSED = {
+    "pp_size": (1, "pipeline parallelism"),
+    "enable_dp_attention": (False, "data-parallel attention"),
+    "enable_return_hidden_states": (False, "returning hidden states, whose place the draft's taps take"),
+    "speculative_draft_model_quantization": (None, "a quantised draft"),
+    "enable_hierarchical_cache": (False, "a hierarchical cache, which would move slots without the draft's"),
+    "disaggregation_mode": ("null", "prefill and decode on different servers"),
+    "enable_mixed_chunk": (False, "prompts and running requests in one batch"),
+    "enable_unified_memory": (False, "a unified memory pool, whose slots move"),
+}
+"""Arguments of SGLang that this algorithm does not go with: the value it needs, and what the other is."""
+
+
+class DFlashCoreAlgorithm(CustomSpecAlgo):
+    """Answers SGLang's questions about the algorithm. Those not asked here have the base's answers: no."""
+
+    def carries_draft_hidden_states(self) -> bool:
+        return False
+
+    def need_topk(self) -> bool:
+        return False
+
+    def has_draft_kv(self) -> bool:
+        """The draft's own keys lie in the target's slots, so no extra slots are needed."""
+        return False
+
+    def create_future_map(
+        self,
+        device: torch.device,
+        req_to_token_pool: Any,
+        needs_cpu_seq_lens: bool = True,
+        needs_confidence_relay: bool = False,
+    ) -> Any:
+        """As SGLang does for its own algorithms."""
+        from sglang.srt.managers.overlap_utils import FutureMap
+
+        return FutureMap(device, self, req_to_token_pool, needs_cpu_seq_lens, needs_confidence_relay)
+
+    def handle_server_args(self, server_args: Any) -> None:
+        """Check the arguments and complete them; called before any model is loaded."""
+        complete(server_args)
+
+
+def complete(server_args: Any) -> None:
+    """Check SGLang's arguments for this algorithm, and fill in what follows from them.
+
+    Raises:
+        SettingsError: arguments contradict each other.
+        UnsupportedError: something of SGLang that this algorithm does not go with.
+        CheckpointError, PairError: the draft cannot be read, or does not fit.
+    """
+    refuse(server_args)
+    resolved = server_settings(server_args)
+    settings = with_default_schedule(resolved)
+    if settings.draft is None:
+        raise SettingsError(f"{NAME} needs a draft: give --speculative-draft-model-path.")
+    draft = local_folder(settings.draft, server_args.speculative_draft_model_revision)
+    spec = survey_checkpoint(draft).spec
+    target = local_folder(server_args.model_path, server_args.revision)
+    check_pair(spec, read_target(target))
+    block_size = settings.block_size or spec.block_size
+    server_args.speculative_draft_model_path = draft
+    server_args.speculative_dflash_block_size = block_size
+    server_args.speculative_num_draft_tokens = reserved_nodes(settings, block_size)
+    server_args.speculative_draft_window_size = settings.draft_window
+    # SGLang counts slots with these two as well; our nodes are all in the number above
+    server_args.speculative_num_steps = 1
+    server_args.speculative_eagle_topk = 1
+    if not server_args.disable_overlap_schedule:
+        logger.info("%s runs without SGLang's overlap scheduling.", NAME)
+        server_args.disable_overlap_schedule = True
+
+
+def refuse(server_args: Any) -> None:
+    """Raise UnsupportedError for the first argument that the algorithm does not go with."""
+    for name, (needed, what) in REFUSED.items():
+        value = getattr(server_args, name)
+        if value is not None and value != needed:
+            flag = "--" + name.replace("_", "-")
+            raise UnsupportedError(f"{flag} is {value}; {NAME} does not support {what}.")
+
+
+def local_folder(path: str, revision: str | None) -> str:
+    """The folder itself, or the cached copy of a model id (fetched as SGLang would, unless offline)."""
+    from pathlib import Path
+
+    if Path(path).is_dir():
+        return path
+    from huggingface_hub import snapshot_download
+
+    return str(snapshot_download(path, revision=revision))

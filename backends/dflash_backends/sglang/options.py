@@ -1,0 +1,77 @@
+"""SGLang's flags and ours, as the settings that everything else here has."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from dflash_core.errors import SettingsError
+from dflash_core.settings import Resolved, Settings, resolve
+
+
+def server_settings(server_args: Any) -> Resolved:
+    """Settings of a server that is about to start, before any model is loaded.
+
+    Raises:
+        SettingsError: flags contradict each other, or something needed is missing.
+    """
+    flags = {
+        "draft": server_args.speculative_draft_model_path,
+        "block_size": server_args.speculative_dflash_block_size,
+        "draft_window": server_args.speculative_draft_window_size,
+    }
+    found = resolve(flags)
+    nodes = server_args.speculative_num_draft_tokens
+    if nodes is not None:
+        if found.settings.tree_budget is not None:
+            raise SettingsError(
+                f"--speculative-num-draft-tokens is {nodes}, but tree_budget is "
+                f"{found.settings.tree_budget} ({found.origins['tree_budget']}), from which the number of "
+                "nodes follows; leave the former out, or give --speculative-dflash-block-size."
+            )
+        if flags["block_size"] not in (None, nodes):
+            raise SettingsError(
+                f"--speculative-num-draft-tokens is {nodes} and --speculative-dflash-block-size is "
+                f"{flags['block_size']}; they mean the same, so leave one of them out."
+            )
+        found = resolve({**flags, "block_size": nodes})
+    return found
+
+
+def worker_settings(server_args: Any) -> Settings:
+    """The same in a scheduler process, where SGLang's arguments have been completed by `server_settings`."""
+    flags = {
+        "draft": server_args.speculative_draft_model_path,
+        "block_size": server_args.speculative_dflash_block_size,
+        "draft_window": server_args.speculative_draft_window_size,
+    }
+    resolved = resolve(flags)
+    return with_default_schedule(resolved)
+
+
+def with_default_schedule(resolved: Resolved) -> Settings:
+    """A server verifies whole blocks unless told otherwise: "auto" learns from seconds that a GPU hides."""
+    if resolved.origins["schedule"] == "default":
+        return resolved.settings.model_copy(update={"schedule": "fixed"})
+    return resolved.settings
+
+
+def reserved_nodes(settings: Settings, block_size: int) -> int:
+    """The most nodes a request that one forward verifies, the anchor included."""
+    if settings.tree_budget is not None:
+        return settings.tree_budget + 1
+    if isinstance(settings.verify_length, int):
+        return min(settings.verify_length, block_size)
+    return block_size
+
+
+def export(**settings: Any) -> None:
+    """Set settings for the SGLang processes that this one starts, for instance before `sglang.Engine(...)`.
+
+    Raises:
+        SettingsError: there is no such setting, or the value is not allowed.
+    """
+    resolve(settings)
+    for name, value in settings.items():
+        if value is not None:
+            os.environ[f"DFLASH_{name.upper()}"] = str(value)
