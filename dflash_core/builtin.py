@@ -43,6 +43,15 @@ def dflash_schedules() -> Providers:
 
 
 @hookimpl
+def dflash_systems() -> Providers:
+    return {
+        "plain": "dflash_core.bench.systems.embedded:plain",
+        "dflash": "dflash_core.bench.systems.embedded:drafted",
+        "endpoint": "dflash_core.bench.systems.endpoint:endpoint",
+    }
+
+
+@hookimpl
 def dflash_commands() -> Providers:
-    names = ("generate", "inspect", "convert", "validate", "data", "settings", "plugins", "version")
+    names = ("generate", "bench", "inspect", "convert", "validate", "data", "settings", "plugins", "version")
     return {name: f"dflash_core.cli.{name}:{name}_command" for name in names}

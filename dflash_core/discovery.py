@@ -14,7 +14,15 @@ from dflash_core import hookspecs
 from dflash_core.errors import PluginError
 
 Kind = Literal[
-    "dialects", "drafters", "verifiers", "rollbacks", "schedules", "engines", "tokenizers", "commands"
+    "dialects",
+    "drafters",
+    "verifiers",
+    "rollbacks",
+    "schedules",
+    "engines",
+    "tokenizers",
+    "systems",
+    "commands",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 

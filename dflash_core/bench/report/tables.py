@@ -1,0 +1,181 @@
+"""The figures of a benchmark as rows of words, the same on a terminal and on a page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dflash_core.bench.benchmark import Outcome
+from dflash_core.bench.figures import ALL, QUANTILES, Figures
+from dflash_core.bench.statistics import Estimate
+from dflash_core.bench.targets import LATENCIES
+
+Cell = str | int | None
+UNREPORTED = "not reported"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Words in rows; `None` is what does not apply."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+def tables(outcome: Outcome) -> list[Table]:
+    """Speed, latencies, drafts where there are any, resources, and claims where there are any."""
+    groups = {row.group for row in outcome.rows} - {ALL}
+    rows = [row for row in outcome.rows if row.group != ALL or len(groups) != 1]
+    found = [speed(rows, outcome.baseline), latencies(rows)]
+    if any(row.drafting is not None for row in rows):
+        found.append(drafts([row for row in rows if row.drafting is not None]))
+    found.append(resources([row for row in outcome.rows if row.group == ALL], outcome))
+    if outcome.checks:
+        found.append(claims(outcome))
+    return found
+
+
+def speed(rows: Sequence[Figures], baseline: str | None) -> Table:
+    """Rates and ratios to the baseline."""
+    columns = ("tok/s a user", "tok/s", "speed-up", "end to end", "throughput", "identical")
+    return Table(
+        f"Speed; ratios to {baseline}, with 95 % intervals" if baseline else "Speed; there is no baseline",
+        ("level", "system", "set", "requests", *columns),
+        tuple(
+            (
+                *_name(row),
+                f"{row.requests} ({row.failed} failed)" if row.failed else row.requests,
+                None if row.user_rate is None else f"{row.user_rate.value:.1f}",
+                None if row.total_rate is None else f"{row.total_rate.value:.1f}",
+                *(
+                    (None,) * 4
+                    if row.system == baseline
+                    else (
+                        interval(row.speedup),
+                        interval(row.speedup_e2e),
+                        interval(row.speedup_total),
+                        identical(row),
+                    )
+                ),
+            )
+            for row in rows
+        ),
+    )
+
+
+def latencies(rows: Sequence[Figures]) -> Table:
+    """Time to the first token, per token after it, and to the last one."""
+    pairs = [(name, quantile) for name in LATENCIES for quantile in QUANTILES]
+    return Table(
+        "Latencies of requests in milliseconds",
+        ("level", "system", "set", *(f"{name} {quantile}" for name, quantile in pairs)),
+        tuple((*_name(row), *(milliseconds(row.latencies[n][q]) for n, q in pairs)) for row in rows),
+    )
+
+
+def drafts(rows: Sequence[Figures]) -> Table:
+    """How drafts fared."""
+    return Table(
+        "Drafts",
+        ("level", "system", "set", "acceptance length", "hit rate", "acceptance by slot", "without a draft"),
+        tuple(
+            (
+                *_name(row),
+                interval(row.acceptance_length),
+                None if row.hit_rate is None else f"{row.hit_rate.value:.2f}",
+                " ".join("-" if rate is None else f"{rate:.2f}" for rate in row.slot_acceptance) or None,
+                plain_share(row),
+            )
+            for row in rows
+        ),
+    )
+
+
+def resources(rows: Sequence[Figures], outcome: Outcome) -> Table:
+    """Goodput, memory, cost and energy; what nobody asked for is left out, energy never."""
+    columns: list[tuple[str, Callable[[Figures], Cell]]] = []
+    if outcome.options.get("latency_targets"):
+        columns += [
+            ("good requests/s", lambda row: None if row.goodput is None else f"{row.goodput:.3g}"),
+            ("good share", lambda row: None if row.met is None else f"{row.met:.0%}"),
+        ]
+    columns.append(("peak memory", lambda row: gigabytes(row.peak_memory)))
+    if any(row.gpu_peak_memory is not None for row in rows):
+        columns.append(("peak GPU memory", lambda row: gigabytes(row.gpu_peak_memory)))
+    if outcome.options.get("price_per_hour") is not None:
+        columns += [
+            ("cost a request", lambda row: None if row.cost_request is None else f"{row.cost_request:.3g}"),
+            (
+                "cost a million tokens",
+                lambda row: None if row.cost_million is None else f"{row.cost_million:.3g}",
+            ),
+        ]
+    columns.append(
+        ("energy a request", lambda row: UNREPORTED if row.joules is None else f"{row.joules:.3g} J")
+    )
+    return Table(
+        "Resources (memory is of this whole process, with the models of all systems)",
+        ("level", "system", *(name for name, _ in columns)),
+        tuple((row.level, row.system, *(cell(row) for _, cell in columns)) for row in rows),
+    )
+
+
+def claims(outcome: Outcome) -> Table:
+    """Claims and whether they hold."""
+    return Table(
+        "Claims",
+        ("claim", "system", "level", "value", "holds"),
+        tuple(
+            (
+                check.claim.text,
+                check.system,
+                check.level,
+                check.reason if check.value is None else f"{check.value:.4g}",
+                "yes" if check.holds else "NO",
+            )
+            for check in outcome.checks
+        ),
+    )
+
+
+def interval(estimate: Estimate | None) -> str | None:
+    """E.g. "1.52 (1.44 to 1.61)"; without what cannot be said of a single request."""
+    if estimate is None:
+        return None
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:.2f}"
+    return f"{estimate.value:.2f} ({estimate.low:.2f} to {estimate.high:.2f})"
+
+
+def identical(row: Figures) -> str | None:
+    """E.g. "9/10, from 31": one answer of ten leaves the baseline's at its 31st token (or character)."""
+    if row.compared is None:
+        return None
+    where = "" if row.differs_at is None else f", from {row.differs_at}"
+    return f"{row.identical}/{row.compared}{where}"
+
+
+def plain_share(row: Figures) -> str | None:
+    """Share of cycles that the schedule decoded plainly, with no more than two reasons."""
+    cycles = 0 if row.drafting is None else row.drafting.cycles
+    if not cycles or not row.plain_cycles:
+        return None
+    most = sorted(row.plain_cycles.items(), key=lambda item: -item[1])[:2]
+    return ", ".join(f"{count / cycles:.0%} {reason}" for reason, count in most)
+
+
+def milliseconds(seconds: float | None) -> str | None:
+    """Seconds as milliseconds, three digits or so."""
+    if seconds is None:
+        return None
+    return f"{seconds * 1000:.2f}" if seconds < 0.1 else f"{seconds * 1000:.0f}"
+
+
+def gigabytes(count: int | None) -> str:
+    """Bytes as GB."""
+    return UNREPORTED if count is None else f"{count / 2**30:.2f} GB"
+
+
+def _name(row: Figures) -> tuple[str, str, str]:
+    return row.level, row.system, "all (mean)" if row.group == ALL else row.group

@@ -1,0 +1,1 @@
+"""Systems under test: the embedded engine in any settings, and endpoints."""

@@ -1,0 +1,238 @@
+"""Figures of a benchmark, on answers whose times are known."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from bench_samples import answer, turn
+
+from dflash_core.bench.answer import Answer, Drafting, drafting_from_histogram, drafting_of
+from dflash_core.bench.figures import ALL, latencies_of, same_answer
+from dflash_core.bench.statistics import draw_weights, mean_of, percentile, quotient, ratio_of_sums
+from dflash_core.bench.summary import Measured, summarise
+from dflash_core.bench.targets import parse_target, parse_targets
+from dflash_core.errors import SettingsError
+from dflash_core.stats import RequestStats
+
+GROUPS = {f"{group}/{i}": group for group in ("a", "b") for i in range(20)}
+
+
+def measured(results, **changes):
+    fields = {"baseline": "plain", "groups": GROUPS}
+    return Measured(results=results, **{**fields, **changes})
+
+
+def rows_of(rows, system, group=ALL):
+    return next(row for row in rows if (row.system, row.group) == (system, group))
+
+
+def side_by_side(speed, count=20, noise=0.2, seed=0):
+    """Turns of `plain` and of `fast`, which needs `1 / speed` of its time, with noise on both."""
+    generator = np.random.default_rng(seed)
+    results = []
+    for place, ask in enumerate(list(GROUPS)[:count] + list(GROUPS)[20 : 20 + count]):
+        pace = 0.01 * math.exp(generator.normal(0, 0.3))
+        for system, factor in (("plain", 1.0), ("fast", speed)):
+            own = pace / factor * math.exp(generator.normal(0, noise))
+            results.append(turn(system, place, [answer(ask, pace=own)]))
+    return results
+
+
+def test_percentiles_are_interpolated_and_of_nothing_there_are_none():
+    assert percentile([1.0, 2.0, 3.0, 4.0], 0.5) == 2.5
+    assert percentile([5.0], 0.99) == 5.0
+    assert percentile([], 0.5) is None
+
+
+def test_the_interval_covers_the_true_ratio_about_as_often_as_it_says():
+    generator = np.random.default_rng(1)
+    covered = 0
+    for run in range(200):
+        bottoms = generator.uniform(1, 2, 40)
+        tops = bottoms * 1.5 * np.exp(generator.normal(0, 0.3, 40) - 0.045)
+        found = ratio_of_sums(tops, bottoms, draw_weights(40, run, "set", 500))
+        covered += found.low <= 1.5 <= found.high
+    assert 0.88 <= covered / 200 <= 0.99
+
+
+def test_the_same_seed_gives_the_same_interval_and_another_set_other_draws():
+    first, again = (draw_weights(10, 3, "a", 50) for _ in range(2))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, draw_weights(10, 3, "b", 50))
+    assert (first.sum(1) == 10).all()
+
+
+def test_of_a_single_request_there_is_a_figure_and_no_interval():
+    found = ratio_of_sums([3.0], [2.0], draw_weights(1, 0, "a"))
+    assert (found.value, found.low, found.at(0.05)) == (1.5, None, None)
+    json.dumps(found.to_dict(), allow_nan=False)
+    assert quotient(found, found).low is None
+    assert mean_of([found, found]).high is None
+    assert mean_of([found, None]) is None
+
+
+def test_nothing_is_divided_by_nothing():
+    assert ratio_of_sums([1.0, 1.0], [0.0, 0.0], draw_weights(2, 0, "a")) is None
+    assert quotient(None, None) is None
+
+
+def test_times_are_read_off_the_deliveries():
+    one = Answer("a/0", 0, 0.0, deliveries=((0.5, 2), (0.7, 3), (1.1, 1)), new_tokens=6)
+    assert (one.first, one.end) == (0.5, 1.1)
+    assert one.decode_tokens == 4
+    assert one.seconds_a_token == pytest.approx(0.15)
+    at_once = Answer("a/0", 0, 0.0, deliveries=((0.5, 6),), new_tokens=6)
+    assert at_once.seconds_a_token is None
+    found = latencies_of([one, at_once])
+    assert found["ttft"]["p50"] == 0.5
+    assert found["tpot"]["p99"] == pytest.approx(0.15)
+
+
+def test_an_answer_survives_json():
+    full = answer("a/0", lengths=[3, 1, 4], text="hi")
+    for one in (full, Answer("a/1", 2, 0.5, error="no")):
+        again = Answer.from_dict(json.loads(json.dumps(one.to_dict())))
+        assert again == one
+
+
+def test_speedup_is_found_within_its_interval_and_pairs_requests():
+    fast = rows_of(summarise(measured(side_by_side(1.5))), "fast")
+    assert fast.speedup.low <= 1.5 <= fast.speedup.high
+    # Requests differ by a factor of two or so; paired, that does not blur the ratio.
+    assert fast.speedup.high - fast.speedup.low < 0.35
+    assert rows_of(summarise(measured(side_by_side(1.5))), "plain").speedup.value == 1.0
+
+
+def test_two_measurements_of_one_thing_agree_within_their_intervals():
+    pairs = [
+        [
+            rows_of(summarise(measured(side_by_side(1.4, seed=seed))), "fast").speedup
+            for seed in (2 * i, 2 * i + 1)
+        ]
+        for i in range(10)
+    ]
+    agree = [max(a.low, b.low) <= min(a.high, b.high) for a, b in pairs]
+    assert all(agree)
+
+
+def test_over_all_sets_a_ratio_is_the_mean_of_the_sets():
+    results = []
+    for place, (ask, speed) in enumerate(
+        [("a/0", 1.0), ("a/1", 1.0), ("a/2", 1.0), ("b/0", 3.0), ("b/1", 3.0)]
+    ):
+        results += [
+            turn("plain", place, [answer(ask)]),
+            turn("fast", place, [answer(ask, pace=0.01 / speed, first=0.2)]),
+        ]
+    rows = summarise(measured(results))
+    assert rows_of(rows, "fast", "a").speedup.value == pytest.approx(1.0)
+    assert rows_of(rows, "fast", "b").speedup.value == pytest.approx(3.0, rel=1e-3)
+    assert rows_of(rows, "fast").speedup.value == pytest.approx(2.0, rel=1e-3)
+
+
+def test_a_request_that_only_one_system_answered_is_in_no_ratio():
+    results = [
+        turn("plain", 0, [answer("a/0")]),
+        turn("fast", 0, [answer("a/0", pace=0.005)]),
+        turn("plain", 1, [Answer("a/1", 0, 0.0, error="broken")]),
+        turn("fast", 1, [answer("a/1", pace=10.0)]),
+    ]
+    rows = summarise(measured(results))
+    assert rows_of(rows, "fast").speedup.value == pytest.approx(2.0)
+    assert (rows_of(rows, "plain").failed, rows_of(rows, "plain").requests) == (1, 2)
+    assert rows_of(rows, "fast").compared == 1
+
+
+def test_repetitions_belong_to_their_request():
+    def results(repeats):
+        found = side_by_side(1.5)
+        return [
+            turn(
+                r.system,
+                r.round * 3 + n,
+                [answer(r.answers[0].ask, pace=r.answers[0].seconds_a_token, repeat=n)],
+            )
+            for r in found
+            for n in range(repeats)
+        ]
+
+    once, thrice = (rows_of(summarise(measured(results(n))), "fast").speedup for n in (1, 3))
+    assert thrice.value == pytest.approx(once.value)
+    assert thrice.low == pytest.approx(once.low)
+
+
+def test_identity_is_by_token_where_both_have_tokens_and_by_text_otherwise():
+    one, other = answer("a/0", tokens=(1, 2, 3), text="abc"), answer("a/0", tokens=(1, 2, 4), text="abc")
+    assert same_answer(one, one) == (True, None)
+    assert same_answer(one, other) == (False, 2)
+    assert same_answer(one, answer("a/0", tokens=None, text="abc")) == (True, None)
+    assert same_answer(one, answer("a/0", tokens=None, text="ab")) == (False, 2)
+    assert same_answer(one, answer("a/0", tokens=None)) is None
+
+
+def test_goodput_counts_what_met_every_target_and_failures_as_bad():
+    answers = [answer("a/0", first=0.1), answer("a/1", first=0.9), Answer("a/2", 0, 0.0, error="x")]
+    row = rows_of(
+        summarise(measured([turn("plain", 0, answers, seconds=4.0)], targets=parse_targets(["ttft <= 0.5"]))),
+        "plain",
+    )
+    assert row.met == pytest.approx(1 / 3)
+    assert row.goodput == pytest.approx(0.25)
+
+
+def test_a_target_takes_milliseconds_and_refuses_what_is_none():
+    assert parse_target("tpot <= 50ms").seconds == 0.05
+    assert parse_target("e2e<2s").seconds == 2.0
+    for text in ("ttft >= 1", "latency <= 1", "ttft", "ttft <= ."):
+        with pytest.raises(SettingsError, match=r"ttft <= 0\.5"):
+            parse_target(text)
+
+
+def test_cost_and_energy_are_of_the_time_that_was_spent():
+    results = [turn("plain", i, [answer(f"a/{i}", count=10)], seconds=36.0, joules=5.0) for i in range(2)]
+    row = rows_of(summarise(measured(results, price=1.0)), "plain")
+    assert row.cost_request == pytest.approx(0.01)
+    assert row.cost_million == pytest.approx(1000.0)
+    assert row.joules == pytest.approx(5.0)
+    silent = rows_of(summarise(measured([*results, turn("plain", 2, [answer("a/2")])])), "plain")
+    assert silent.joules is None
+    assert silent.cost_request is None
+
+
+def test_a_set_that_shared_turns_has_no_throughput_of_its_own():
+    row = summarise(measured([turn("plain", 0, [answer("a/0"), answer("b/0")])]))
+    assert [one.total_rate is None for one in row] == [True, True, False]
+
+
+def test_drafts_are_counted_as_our_engine_counts_them():
+    stats = RequestStats(prompt_tokens=1)
+    accepted = [0, 3, 2, 0, 1, 3]
+    for count in accepted:
+        stats.record(drafted=3, verified=3, depth=3, accepted=count, produced=count + 1)
+    counts = [accepted.count(n) for n in range(4)]
+    found = drafting_from_histogram(counts, 18, 9)
+    assert found.slot_verified == tuple(stats.slot_verified)
+    assert found.slot_accepted == tuple(stats.slot_accepted)
+    assert found.lengths == drafting_of(stats.acceptance_lengths).lengths
+    assert (found.verified, found.accepted) == (stats.verified, stats.accepted)
+
+
+def test_counters_add_up_and_what_one_does_not_know_stays_unknown():
+    both = Drafting((0, 2), 3, 1, (2,), (1,)) + Drafting((0, 1, 1), None, None, (1, 1), (1, 0))
+    assert both == Drafting((0, 3, 1), 3, 1, (3, 1), (2, 0))
+    assert both.cycles == 4
+    assert both.committed == 5
+
+
+def test_acceptance_length_is_over_cycles_not_over_requests():
+    results = [
+        turn("fast", 0, [answer("a/0", lengths=[4])]),
+        turn("fast", 1, [answer("a/1", lengths=[1, 1, 1])]),
+    ]
+    assert rows_of(summarise(measured(results)), "fast").acceptance_length.value == pytest.approx(7 / 4)
+
+
+def test_figures_are_json():
+    rows = summarise(measured(side_by_side(1.5), targets=parse_targets(["e2e <= 1"]), price=2.0))
+    assert len(json.loads(json.dumps([row.to_dict() for row in rows], allow_nan=False))) == 6
