@@ -53,5 +53,16 @@ def dflash_systems() -> Providers:
 
 @hookimpl
 def dflash_commands() -> Providers:
-    names = ("generate", "bench", "inspect", "convert", "validate", "data", "settings", "plugins", "version")
+    names = (
+        "generate",
+        "bench",
+        "inspect",
+        "convert",
+        "validate",
+        "export",
+        "data",
+        "settings",
+        "plugins",
+        "version",
+    )
     return {name: f"dflash_core.cli.{name}:{name}_command" for name in names}

@@ -4,6 +4,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 ProposalHead = Literal["independent", "selector"]
+ConfidenceFeature = Literal["slot", "log_prob", "entropy"]
+"""What a confidence head may know of a slot beside its hidden state: which slot it is (one-hot), the draft's
+log-probability of its token, the entropy of the draft's distribution."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,26 @@ class SelectorSpec:
 
 
 @dataclass(frozen=True)
+class ConfidenceSpec:
+    """A two-layer MLP that says how likely a slot's draft is accepted, given that all before it were.
+
+    `temperatures` are one number a drafted slot: the logit is divided by it.
+    """
+
+    hidden_size: int
+    features: tuple[ConfidenceFeature, ...]
+    temperatures: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class ProtocolSpec:
+    """What a draft's config tells those who run it: that it drafts blocks by diffusion, and where prompts of
+    different lengths are padded where they are padded."""
+
+    padding_side: Literal["left"] = "left"
+
+
+@dataclass(frozen=True)
 class DraftSpec:
     """A block drafter, independent of how its checkpoint was written.
 
@@ -84,6 +107,8 @@ class DraftSpec:
     final_logit_softcapping: float | None = None
     conv: ConvSpec | None = None
     selector: SelectorSpec | None = None
+    confidence: ConfidenceSpec | None = None
+    protocol: ProtocolSpec | None = None
     draft_vocab_size: int | None = None
     """Rows of the draft's own head; `None` means the whole vocabulary."""
     owns_embedding: bool = False

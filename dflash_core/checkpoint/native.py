@@ -23,6 +23,13 @@ from dflash_core.checkpoint.body import (
     write_body,
     write_draft,
 )
+from dflash_core.checkpoint.confidence import (
+    CONFIDENCE_SECTION,
+    read_confidence,
+    read_protocol,
+    write_confidence,
+    write_protocol,
+)
 from dflash_core.checkpoint.inert import INERT
 from dflash_core.checkpoint.keys import Keys, Source, show
 from dflash_core.checkpoint.layers import read_layers, write_layers
@@ -69,8 +76,18 @@ def read_native(config: Mapping[str, Any], where: str, dialect: str) -> DraftSpe
     causal, fallback = keys.maybe_flag("is_causal"), keys.maybe_flag("causal")
     layers = read_layers(keys, count, causal if causal is not None else fallback)
     taps = _taps(keys, count, body["num_target_layers"])
+    confidence = read_confidence(keys, body["block_size"])
+    protocol = read_protocol(keys)
     _, extra = keys.rest()
-    return DraftSpec(dialect=dialect, layers=layers, taps=taps, extra=extra, **body)
+    return DraftSpec(
+        dialect=dialect,
+        layers=layers,
+        taps=taps,
+        confidence=confidence,
+        protocol=protocol,
+        extra=extra,
+        **body,
+    )
 
 
 def write_native(spec: DraftSpec, **more: Any) -> dict[str, Any]:
@@ -85,9 +102,12 @@ def write_native(spec: DraftSpec, **more: Any) -> dict[str, Any]:
             "this layout borrows embedding and head from the target, but the draft has its own "
             f"(draft_vocab_size {spec.draft_vocab_size}). Keep it in the speculators layout."
         )
+    if spec.confidence is not None:
+        more[CONFIDENCE_SECTION] = write_confidence(spec.confidence)
     return {
         **write_body(spec),
         **write_layers(spec.layers),
+        **write_protocol(spec.protocol),
         **kept(spec.extra, INERT),
         "architectures": [SECOND if spec.conv is not None else FIRST],
         "dtype": spec.dtype,

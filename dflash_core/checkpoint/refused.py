@@ -40,7 +40,7 @@ FILES = {"mask_embedding.pt": "a MiMo draft, whose mask embedding lies in a pick
 
 TENSORS = (
     ("markov_head.", "the Markov head of a DSpark draft"),
-    ("confidence_head.", "a confidence head"),
+    ("confidence_head.", "of a confidence head that the config does not describe"),
     ("prefix_gru.", "the GRU of a Domino draft"),
     ("embed_proj.", "the projection of a Domino draft"),
     ("qkv_proj", "a fused projection, as in Laguna drafts"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dflash_core.checkpoint.base import EMBEDDING, HEAD
+from dflash_core.checkpoint.confidence import CONFIDENCE_PREFIX, confidence_shapes
 from dflash_core.spec import DraftSpec
 
 Shape = tuple[int, ...]
@@ -13,6 +14,7 @@ INTEGERS = {D2T: "I64", T2D: "BOOL"}
 """The tensors that are no floats, and the dtype they must have."""
 
 PARTS = (
+    ("confidence head", (CONFIDENCE_PREFIX,)),
     ("embedding", (EMBEDDING,)),
     ("head", (HEAD, D2T, T2D)),
     ("selector", ("candidate_selector.",)),
@@ -44,6 +46,8 @@ def body_shapes(spec: DraftSpec) -> dict[str, Shape]:
         shapes["candidate_selector.hidden_projection.weight"] = (spec.selector.rank, width)
         for codebook in ("predecessor_codebook", "successor_codebook"):
             shapes[f"candidate_selector.{codebook}"] = (spec.vocab_size, spec.selector.rank)
+    if spec.confidence is not None:
+        shapes |= confidence_shapes(spec, spec.confidence)
     return shapes
 
 

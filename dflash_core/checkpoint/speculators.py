@@ -23,6 +23,7 @@ from dflash_core.checkpoint.body import (
     write_body,
     write_draft,
 )
+from dflash_core.checkpoint.confidence import read_protocol, write_protocol
 from dflash_core.checkpoint.inert import INERT, SPECULATORS_INERT
 from dflash_core.checkpoint.keys import Keys, Source, show
 from dflash_core.checkpoint.layers import read_layers, write_layers
@@ -67,6 +68,7 @@ class Speculators:
             keys.fail("aux_hidden_state_layer_ids", "is missing; it must list target layers, counted from 1.")
         rows = _draft_vocabulary(keys, body["vocab_size"])
         width = keys.maybe_integer("target_hidden_size", 1, WIDEST)
+        protocol = read_protocol(keys)
         target = _running(keys, body["block_size"], str(config[MARK]))
         nested_extra, top_extra = keys.rest()
         running = {RUNNING: config[RUNNING]} if isinstance(config.get(RUNNING), Mapping) else {}
@@ -78,6 +80,7 @@ class Speculators:
             draft_vocab_size=rows if rows != body["vocab_size"] else None,
             owns_head=rows is not None and rows < body["vocab_size"],
             target_name=target,
+            protocol=protocol,
             extra={**nested_extra, self.name: top_extra | running},
             **body,
         )
@@ -115,6 +118,8 @@ class Speculators:
     def write(self, spec: DraftSpec) -> dict[str, Any]:
         if spec.attention_sinks or spec.attention_value_scale != 1.0:
             raise CheckpointError("it has no words for attention sinks and a value scale.")
+        if spec.confidence is not None:
+            raise CheckpointError("it has no words for a confidence head.")
         kind = "dflash" if spec.conv is None else "dflash2"
         loose = _looseness(spec)
         nested = {
@@ -135,6 +140,7 @@ class Speculators:
             "sliding_window_non_causal": loose,
             "sample_from_anchor": False,
             **write_draft(spec),
+            **write_protocol(spec.protocol),
             RUNNING: _write_running(top.get(RUNNING), spec, kind),
             SECTION: {**nested, **kept(spec.extra, INERT)},
         }

@@ -86,6 +86,11 @@ def _specials(spec: DraftSpec) -> Iterator[str]:
         yield f"convolutions of {spec.conv.kernel_size} taps in groups of {spec.conv.group_size}"
     if spec.selector is not None:
         yield f"selector of rank {spec.selector.rank} over {spec.selector.top_k} candidates"
+    if spec.confidence is not None:
+        extra = "".join(f", {feature}" for feature in spec.confidence.features)
+        yield f"confidence head of width {spec.confidence.hidden_size} (hidden state{extra})"
+    if spec.protocol is not None:
+        yield f"block_diffusion, prompts padded on the {spec.protocol.padding_side}"
     if spec.attention_bias:
         yield "attention biases"
     if spec.attention_sinks:

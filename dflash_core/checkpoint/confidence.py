@@ -1,0 +1,113 @@
+"""The keys and tensors of a confidence head, and what a config says about how its draft is to be run.
+
+The head is a two-layer MLP, `down(silu(up(x)))`, whose input x is a drafted slot's hidden state (after the
+final norm) and behind it the features that the config lists. `dflash_config.confidence_head` describes it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from dflash_core.checkpoint.keys import Keys, show
+from dflash_core.spec import ConfidenceFeature, ConfidenceSpec, DraftSpec, ProtocolSpec
+
+CONFIDENCE_SECTION = "confidence_head"
+CONFIDENCE_PREFIX = "confidence_head."
+ACTIVATION = "silu"
+FEATURES: tuple[ConfidenceFeature, ...] = get_args(ConfidenceFeature)
+WIDEST = 1 << 16
+BLOCK_DIFFUSION, PADDING = "block_diffusion", "padding_side"
+
+
+def read_confidence(keys: Keys, block_size: int) -> ConfidenceSpec | None:
+    """The head that a config describes; `None` where it describes none."""
+    section = keys.section(CONFIDENCE_SECTION)
+    if section is None:
+        return None
+    width = section.integer("hidden_size", 1, WIDEST)
+    section.maybe_text("activation", {ACTIVATION})
+    features, temperatures = _features(section), _temperatures(section, block_size)
+    section.rest()
+    return ConfidenceSpec(width, features, temperatures)
+
+
+def write_confidence(head: ConfidenceSpec) -> dict[str, Any]:
+    """What `read_confidence` reads."""
+    return {
+        "hidden_size": head.hidden_size,
+        "activation": ACTIVATION,
+        "features": list(head.features),
+        "temperatures": list(head.temperatures),
+    }
+
+
+def confidence_inputs(spec: DraftSpec, head: ConfidenceSpec) -> int:
+    """Numbers that the head takes a slot."""
+    widths: Mapping[ConfidenceFeature, int] = {"slot": spec.block_size - 1, "log_prob": 1, "entropy": 1}
+    return spec.hidden_size + sum(widths[feature] for feature in head.features)
+
+
+def confidence_shapes(spec: DraftSpec, head: ConfidenceSpec) -> dict[str, tuple[int, ...]]:
+    """Canonical names and shapes of the head's tensors."""
+    return {
+        f"{CONFIDENCE_PREFIX}up.weight": (head.hidden_size, confidence_inputs(spec, head)),
+        f"{CONFIDENCE_PREFIX}up.bias": (head.hidden_size,),
+        f"{CONFIDENCE_PREFIX}down.weight": (1, head.hidden_size),
+        f"{CONFIDENCE_PREFIX}down.bias": (1,),
+    }
+
+
+def confidence_parameters(spec: DraftSpec, head: ConfidenceSpec) -> int:
+    """How many numbers the head's tensors have."""
+    return sum(math.prod(shape) for shape in confidence_shapes(spec, head).values())
+
+
+def read_protocol(keys: Keys) -> ProtocolSpec | None:
+    """How the draft is to be run, where its config says so.
+
+    `block_diffusion` can only be true: a draft that is anything else is not one that this package knows.
+    """
+    block, side = keys.maybe_flag(BLOCK_DIFFUSION), keys.maybe_text(PADDING)
+    if block is False:
+        keys.fail(
+            BLOCK_DIFFUSION, "is false, but this is a block-diffusion draft. Remove the key, or make it true."
+        )
+    if side not in (None, "left"):
+        keys.fail(
+            PADDING,
+            f"is {show(side)}; a block follows its prompt's last token, so prompts that are padded must be "
+            "padded on the left.",
+        )
+    return None if block is None and side is None else ProtocolSpec()
+
+
+def write_protocol(protocol: ProtocolSpec | None) -> dict[str, Any]:
+    """What `read_protocol` reads."""
+    return {} if protocol is None else {BLOCK_DIFFUSION: True, PADDING: protocol.padding_side}
+
+
+def _features(section: Keys) -> tuple[ConfidenceFeature, ...]:
+    given = section.find("features")
+    features = [] if given is None else given
+    found = [one for one in FEATURES if isinstance(features, list) and one in features]
+    if not isinstance(features, list) or sorted(found) != sorted(map(str, features)):
+        section.fail("features", f"is {show(given)}; understood are {', '.join(FEATURES)}, each once.")
+    return tuple(features)
+
+
+def _temperatures(section: Keys, block_size: int) -> tuple[float, ...]:
+    """One a drafted slot, all 1 where there are none."""
+    values = section.find("temperatures")
+    if values is None:
+        return (1.0,) * (block_size - 1)
+    fine = isinstance(values, list) and all(
+        type(one) in (int, float) and math.isfinite(one) and one > 0 for one in values
+    )
+    if not fine or len(values) != block_size - 1:
+        section.fail(
+            "temperatures",
+            f"is {show(values)}; it must be {block_size - 1} numbers above 0, one a drafted slot.",
+        )
+    return tuple(float(one) for one in values)
