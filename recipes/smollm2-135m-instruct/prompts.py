@@ -31,13 +31,16 @@ FOREIGN = 0.1
 """Share of characters beyond ASCII above which a prompt is left out: the target knows English."""
 
 ASK_CODE = (
+    "Write a solution to the following problem and make sure that it passes the tests:\n```python\n{code}\n```",
+    "Write a solution to the following problem and make sure that it passes the tests:\n```python\n{code}\n```",
     "Complete this Python function.\n\n```python\n{code}\n```",
     "Complete the following Python code:\n\n```python\n{code}\n```",
     "Write the body of this function.\n\n{code}",
     "Implement this function in Python:\n\n```python\n{code}\n```",
     "{code}",
 )
-ASK_MATHS = ("{text}", "{text}", "{text} Think step by step.", "Solve this problem: {text}")
+STEPS = "{text}\nPlease reason step by step, and put your final answer within \\boxed{{}}."
+ASK_MATHS = (STEPS, STEPS, STEPS, "{text}", "{text} Think step by step.")
 WORDS = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10}
 
 
