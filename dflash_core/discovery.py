@@ -20,6 +20,7 @@ Kind = Literal[
     "rollbacks",
     "schedules",
     "engines",
+    "hosts",
     "tokenizers",
     "systems",
     "commands",

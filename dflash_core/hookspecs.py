@@ -75,6 +75,12 @@ class EngineProvider(Protocol):
     def __call__(self, path: str | PathLike[str], *, dtype: str, **options: Any) -> TargetModel: ...
 
 
+class HostProvider(Protocol):
+    """Makes this package known to an engine that owns the loop; called by that engine, in its processes."""
+
+    def __call__(self) -> None: ...
+
+
 class TokenizerProvider(Protocol):
     """Loads a target's tokenizer from a path or an id, without its weights.
 
@@ -121,6 +127,14 @@ def dflash_schedules() -> Mapping[str, ScheduleProvider | str]:  # type: ignore[
 @hookspec
 def dflash_engines() -> Mapping[str, EngineProvider | str]:  # type: ignore[empty-body]
     """Engines that the decoder can drive. Name -> `(path, *, dtype, **options) -> TargetModel`."""
+
+
+@hookspec
+def dflash_hosts() -> Mapping[str, HostProvider | str]:  # type: ignore[empty-body]
+    """Engines that drive the pieces of the cycle themselves. Name -> `() -> None`, which registers with it.
+
+    The module that holds it is imported where the engine may be missing, so it must not import it at its top.
+    """
 
 
 @hookspec

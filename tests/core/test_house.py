@@ -164,6 +164,7 @@ PROVIDERS = {
     "dflash_rollbacks": hookspecs.RollbackProvider,
     "dflash_schedules": hookspecs.ScheduleProvider,
     "dflash_engines": hookspecs.EngineProvider,
+    "dflash_hosts": hookspecs.HostProvider,
     "dflash_systems": hookspecs.SystemProvider,
     "dflash_tokenizers": hookspecs.TokenizerProvider,
 }

@@ -189,7 +189,7 @@ def test_our_own_providers_come_through_the_same_hooks():
     catalogue = plugins.catalogue()
     core = next(plugin for plugin in catalogue.plugins if plugin.source.plugin == "core")
     assert core.source.distribution == "dflash-core"
-    assert set(core.provides) == set(KINDS) - {"engines", "tokenizers"}
+    assert set(core.provides) == set(KINDS) - {"engines", "hosts", "tokenizers"}
     assert "transformers" in plugins.registry("engines")
 
 
@@ -208,6 +208,7 @@ CALLS = {
     "rollbacks": ((), {}),
     "schedules": (("target", "drafter"), {}),
     "engines": (("path",), {"dtype": "float32", "fast": "auto"}),
+    "hosts": ((), {}),
     "tokenizers": (("path",), {"cache_dir": None}),
 }
 

@@ -50,7 +50,12 @@ def check_version(server_args: Any) -> None:
 
 
 def worker_class(server_args: Any) -> type:
-    """Imported when SGLang makes a worker, not before."""
+    """Called in a scheduler process, after the target was loaded and before SGLang makes its pools."""
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    from dflash_backends.sglang.memory import register_hooks
     from dflash_backends.sglang.worker import DFlashCoreWorker
 
+    register_hooks()
+    HookRegistry.apply_hooks()
     return DFlashCoreWorker

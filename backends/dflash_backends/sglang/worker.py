@@ -103,7 +103,7 @@ class DFlashCoreWorker(BaseSpecWorker):
     @torch.no_grad()
     def _decode(self, batch: Any, on_publish: Callable[[Tensor], None] | None) -> GenerationBatchResult:
         lengths = batch.seq_lens.long()
-        host = batch.seq_lens_cpu.tolist()
+        host = (batch.seq_lens if batch.seq_lens_cpu is None else batch.seq_lens_cpu).tolist()
         rows = self._table[batch.req_pool_indices.long(), : max(host) + self._reserved].long()
         drafting = self._cycle.draft(
             batch.reqs, batch.spec_info.tokens, self._context().rows(rows, host), lengths, self._width()
