@@ -87,15 +87,9 @@ def serving(tmp_path, *flags, **environment):
     # one name is not enough where several servers were ever started: pins and flags come from here alone
     variables = {name: value for name, value in os.environ.items() if not name.startswith("DFLASH_")}
     variables |= {"SGLANG_PLATFORM": "dflash_cpu", "DFLASH_FAST": "off", "HF_HUB_OFFLINE": "1", **environment}
+    place = {"env": variables, "cwd": tmp_path, "start_new_session": True}
     with log.open("w") as sink:
-        process = subprocess.Popen(
-            command,
-            stdout=sink,
-            stderr=subprocess.STDOUT,
-            env=variables,
-            cwd=tmp_path,
-            start_new_session=True,
-        )
+        process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT, **place)
     server = Server(process, port, log)
     try:
         wait_until_up(server)

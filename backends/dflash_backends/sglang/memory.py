@@ -1,4 +1,4 @@
-"""Room for speculative decoding in SGLang's pools: the draft's context, and slots reserved past a sequence's end."""
+"""Room in SGLang's pools: for the draft's context, and for slots reserved past a sequence's end."""
 
 from functools import cache
 from typing import Any
@@ -28,7 +28,7 @@ def widen_rows(extra: int) -> int:
 
     if not ours():
         return extra
-    return max(extra, get_alloc_reserve_per_decode() + get_alloc_page_size() - 1)
+    return max(extra, int(get_alloc_reserve_per_decode() + get_alloc_page_size()) - 1)
 
 
 def count_context(result: None, configurator: Any, configuration: Any, *_: Any, **__: Any) -> None:
