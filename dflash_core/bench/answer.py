@@ -132,9 +132,7 @@ class Answer:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON, without what is not known."""
-        fields = {name: value for name, value in asdict(self).items() if value not in (None, {})}
-        fields["deliveries"] = [[round(when, 6), count] for when, count in self.deliveries]
-        return fields
+        return {name: value for name, value in asdict(self).items() if value not in (None, {})}
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> "Answer":

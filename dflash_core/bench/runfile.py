@@ -66,13 +66,7 @@ class RunFile:
         """
         self._path = path
         self.done: list[TurnResult] = []
-        if path.exists() and not resume:
-            raise DFlashError(
-                f"{path} holds the results of a run. Give --resume to go on with it, another --run-file, "
-                "or delete it."
-            )
-        if resume and not path.exists():
-            raise DFlashError(f"There is no {path} to resume; leave --resume out to begin it.")
+        check_path(path, resume)
         try:
             if path.exists():
                 self._read(header)
@@ -115,6 +109,21 @@ class RunFile:
             )
         if len(whole) < len(content):
             os.truncate(self._path, len(whole))  # a line that was being written when the run was killed
+
+
+def check_path(path: Path, resume: bool) -> None:
+    """Whether a run may begin, or go on, with this file; to be asked before models are loaded.
+
+    Raises:
+        DFlashError: it is there although nothing is to be resumed, or the other way round.
+    """
+    if path.exists() and not resume:
+        raise DFlashError(
+            f"{path} holds the results of a run. Give --resume to go on with it, another --run-file, "
+            "or delete it."
+        )
+    if resume and not path.exists():
+        raise DFlashError(f"There is no {path} to resume; leave --resume out to begin it.")
 
 
 def results_of(done: Sequence[TurnResult], keys: Sequence[str]) -> list[TurnResult]:

@@ -131,7 +131,9 @@ def measure(options: BenchOptions, run_file: Path, resume: bool, html: Path | No
     """Run, print and write; whether a claim does not hold."""
     from dflash_core.bench.benchmark import Benchmark, failures
     from dflash_core.bench.report.page import write_page
+    from dflash_core.bench.runfile import check_path
 
+    check_path(run_file, resume)
     bench = Benchmark(options, note=output.note)
     keep = bench.open_run(run_file, resume)
     with output.progress() as bar:

@@ -11,7 +11,7 @@ ROW = 22
 """Pixels of a line of the chart of speed-ups."""
 
 FEWEST = 10
-"""Cycles that must have reached a slot for its rate to be drawn."""
+"""Cycles that must have reached a slot for its rate to be drawn, where a run has that many at all."""
 
 DEEPEST = 32
 """Slots and acceptance lengths beyond are left out of the charts; the tables have them all."""
@@ -91,7 +91,8 @@ def acceptance_by_slot(rows: Sequence[Figures], systems: Sequence[str]) -> str |
     for system, row in _first_level(rows, systems).items():
         reached = () if row.drafting is None else row.drafting.slot_verified
         pairs = zip(range(1, DEEPEST + 1), row.slot_acceptance, reached, strict=False)
-        curve = [(float(slot), rate) for slot, rate, count in pairs if rate is not None and count >= FEWEST]
+        fewest = min(FEWEST, max(reached, default=0))
+        curve = [(float(slot), rate) for slot, rate, count in pairs if rate is not None and count >= fewest]
         if curve:
             curves[system] = curve
     if not curves:

@@ -31,7 +31,7 @@ class _Running:
 
 
 class EmbeddedSystem:
-    """Drives `Decoder` as a server would: requests join between cycles, tokens are stamped as they come."""
+    """Drives `Decoder` as a server would: requests join between cycles, tokens are stamped when known."""
 
     local = True
     in_process = True
@@ -87,12 +87,17 @@ class EmbeddedSystem:
                 if waiting:
                     sleep(max(0.0, (waiting[0][0].arrival or 0.0) - (perf_counter() - start)))
                 continue
+            begun, before = perf_counter() - start, decoder.stats.seconds.prefill
             deltas = decoder.step()
             now = perf_counter() - start
+            # A step prefills what is new and then runs a cycle. A first token is known when the prefills are
+            # done; taking the cycle behind them for a part of them would hide what a first draft costs.
+            filled = begun + decoder.stats.seconds.prefill - before
             for delta in deltas:
                 row = running[delta.id]
+                known = now if row.deliveries else filled
                 row.tokens += delta.tokens
-                row.deliveries.append((now - row.issued, len(delta.tokens)))
+                row.deliveries.append((known - row.issued, len(delta.tokens)))
                 if delta.finish_reason is not None:
                     del running[delta.id]
                     stats = decoder.stats.requests[added.index(delta.id)]
@@ -123,7 +128,7 @@ class EmbeddedSystem:
             ask=row.job.ask.id,
             repeat=row.job.repeat,
             issued=row.issued,
-            deliveries=merged(row.deliveries),
+            deliveries=tuple(row.deliveries),
             prompt_tokens=row.prompt,
             new_tokens=len(row.tokens),
             tokens=tuple(row.tokens),
@@ -132,14 +137,6 @@ class EmbeddedSystem:
             drafting=None if self._draft is None else drafting(stats),
             notes={"plain_cycles": stats.plain_reasons} if stats.plain_reasons else {},
         )
-
-
-def merged(deliveries: Sequence[tuple[float, int]]) -> tuple[tuple[float, int], ...]:
-    """Deliveries of one step are one: a prefill hands its token out together with the cycle behind it."""
-    together: dict[float, int] = {}
-    for when, count in deliveries:
-        together[when] = together.get(when, 0) + count
-    return tuple(together.items())
 
 
 def drafting(stats: RequestStats) -> Drafting:
