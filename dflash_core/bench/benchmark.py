@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from dflash_core.bench.against import Agreement, compare_runs
 from dflash_core.bench.claims import Check, check_claims
 from dflash_core.bench.environment import describe_environment
 from dflash_core.bench.figures import Figures
@@ -19,6 +20,8 @@ from dflash_core.bench.systems.base import System
 from dflash_core.bench.workbench import Workbench
 from dflash_core.plugins import provider
 
+CHECKED = ("system", "level", "value", "holds", "reason")
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -28,6 +31,7 @@ class Outcome:
         rows: by level, system and set.
         systems: what each says about itself, by label.
         options: what was asked, as JSON.
+        agreements: with the figures of an earlier run, where one was given.
     """
 
     rows: Sequence[Figures]
@@ -36,6 +40,7 @@ class Outcome:
     environment: Mapping[str, Any]
     options: Mapping[str, Any]
     checks: Sequence[Check] = ()
+    agreements: Sequence[Agreement] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON; `None` is what was not reported."""
@@ -46,12 +51,10 @@ class Outcome:
             "baseline": self.baseline,
             "figures": [row.to_dict() for row in self.rows],
             "claims": [
-                {
-                    "text": check.claim.text,
-                    **{n: getattr(check, n) for n in ("system", "level", "value", "holds")},
-                }
+                {"text": check.claim.text, **{name: getattr(check, name) for name in CHECKED}}
                 for check in self.checks
             ],
+            "against": [asdict(agreement) for agreement in self.agreements],
         }
 
 
@@ -132,6 +135,7 @@ class Benchmark:
             describe_environment(),
             described(options),
             check_claims(options.claims, rows, options.baseline),
+            compare_runs(options.earlier, rows),
         )
 
 

@@ -31,8 +31,12 @@ class EnergyReading:
         return total if known else None
 
 
-def read_energy(rapl: Path = RAPL) -> EnergyReading:
-    """Processor packages through RAPL, and GPUs through NVML; both count everything that runs on them."""
+def read_energy(rapl: Path = RAPL, *, gpus: bool = False) -> EnergyReading:
+    """Processor packages through RAPL, and GPUs through NVML; both count everything that runs on them.
+
+    Args:
+        gpus: whether the system under test may use them. An idle GPU is none of its costs otherwise.
+    """
     joules: dict[str, float] = {}
     wraps: dict[str, float] = {}
     # Zones of a package ("intel-rapl:0:0") are part of it, and would be counted twice.
@@ -44,15 +48,13 @@ def read_energy(rapl: Path = RAPL) -> EnergyReading:
             wraps[zone.name] = int((zone / "max_energy_range_uj").read_text()) / 1e6
         except (OSError, ValueError):
             joules.pop(zone.name, None)  # mostly readable by the administrator alone
-    joules |= _gpu_joules()
+    if gpus:
+        joules |= _gpu_joules()
     return EnergyReading(joules, wraps)
 
 
 def _gpu_joules() -> dict[str, float]:
-    """Energy of every GPU since its driver was loaded. Only asked where this process uses CUDA."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available():
-        return {}
+    """Energy of every GPU since its driver was loaded."""
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
@@ -71,6 +73,12 @@ def _gpu_joules() -> dict[str, float]:
                 found[f"gpu:{index}"] = energy.value / 1e3
     nvml.nvmlShutdown()
     return found
+
+
+def uses_gpus() -> bool:
+    """Whether this process has begun to use CUDA."""
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.cuda.is_initialized())
 
 
 def begin_memory() -> None:

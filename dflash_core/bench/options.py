@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dflash_core.bench.against import read_earlier
 from dflash_core.bench.claims import Claim, check_names, parse_claim
 from dflash_core.bench.level import Level
 from dflash_core.bench.prompts import SETS
@@ -38,6 +39,7 @@ class BenchOptions:
     round_size: int | None
     price: float | None
     claims: tuple[Claim, ...]
+    earlier: tuple[Mapping[str, Any], ...] = ()
 
     @staticmethod
     def parse(
@@ -57,6 +59,7 @@ class BenchOptions:
         round_size: int | None = None,
         price: float | None = None,
         claims: Sequence[str] = (),
+        against: Path | None = None,
     ) -> BenchOptions:
         """Read what the command line gives; without sets and files it is all built-in sets, one at a time.
 
@@ -92,4 +95,5 @@ class BenchOptions:
             round_size=round_size,
             price=price,
             claims=tuple(read),
+            earlier=() if against is None else tuple(read_earlier(against)),
         )

@@ -70,10 +70,11 @@ def warm(label: str, system: System, plan: Plan, count: int) -> None:
 def measure(turn: Turn, system: System) -> TurnResult:
     """One turn, with the energy and memory of this machine where the system runs on it."""
     meters.begin_memory()
-    before, begin = meters.read_energy(), perf_counter()
+    gpus = meters.uses_gpus() or not system.in_process
+    before, begin = meters.read_energy(gpus=gpus), perf_counter()
     answers = system.serve(turn.jobs)
     spent = perf_counter() - begin
-    joules = meters.read_energy().since(before) if system.local else None
+    joules = meters.read_energy(gpus=gpus).since(before) if system.local else None
     memory = meters.read_memory() if system.in_process else None
     ends = [answer.issued + (answer.end or 0.0) for answer in answers]
     # What a system does before the first request (tokenizing, threads) and after the last token is not

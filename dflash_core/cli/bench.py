@@ -55,6 +55,9 @@ def bench_command(
     claim: Annotated[
         list[str] | None, typer.Option("--assert", help='E.g. "speedup >= 1.5 at p05"; repeatable.')
     ] = None,
+    against: Annotated[
+        Path | None, typer.Option("--against", help="JSON of an earlier run: do both agree?")
+    ] = None,
     run_file: Annotated[Path, typer.Option("--run-file", help="Where finished turns are kept.")] = Path(
         "bench.jsonl"
     ),
@@ -121,6 +124,7 @@ def bench_command(
         round_size=round_size,
         price=price_per_hour,
         claims=claim or [],
+        against=against,
     )
     failed = measure(options, run_file, resume, html, as_json)
     if failed:

@@ -15,7 +15,9 @@ def rows():
         group, pace = ("a", 0.005) if index % 2 else ("b", 0.02)
         ask = f"{group}/{index}"
         groups[ask] = group
-        for system, own in (("plain", 0.01), ("fast", pace), ("my slow", 0.01)):
+        # On some requests it does better than on others, and half of the draws see fewer of those.
+        uneven = pace * (1.01 if index > 3 else 0.99)
+        for system, own in (("plain", 0.01), ("fast", uneven), ("my slow", 0.01)):
             results.append(turn(system, index, [answer(ask, pace=own)]))
     return summarise(Measured(results, groups, "plain"))
 
@@ -37,14 +39,14 @@ def test_a_claim_is_about_all_systems_but_the_baseline_unless_it_names_one():
 def test_a_claim_is_about_all_sets_together_unless_it_names_one():
     assert holds("speedup of fast on a >= 1.9") == [True]
     assert holds("speedup of fast on b >= 1.9") == [False]
-    assert holds("speedup of fast on b == 0.5") == [True]
+    assert holds("speedup of fast on b <= 0.51") == [True]
 
 
 def test_a_quantile_is_of_the_bootstrap_for_ratios_and_of_requests_for_latencies():
     claim = parse_claim("speedup of fast >= 1.2 at p05")
     [check] = check_claims([claim], ROWS, "plain")
     row = next(r for r in ROWS if r.system == "fast" and r.group == "all")
-    assert check.value == row.speedup.at(0.05)
+    assert check.value == row.speedup.at(0.05) < row.speedup.value
     [check] = check_claims([parse_claim("tpot of fast <= 20ms at p95")], ROWS, "plain")
     assert check.value == row.latencies["tpot"]["p95"]
 

@@ -142,6 +142,31 @@ def test_a_finished_run_is_not_overwritten_and_resuming_it_asks_nothing(capsys, 
     assert "another benchmark" in capsys.readouterr().err
 
 
+def test_two_runs_are_compared_figure_by_figure(capsys, servers, tmp_path):
+    _, first = measured(capsys, *servers, *QUICK, "--run-file", "one.jsonl")
+    other = json.loads(json.dumps(first))
+    for row in other["figures"]:
+        if row["speedup"]:
+            row["speedup"] = {"value": 900.0, "low": 800.0, "high": 1000.0, "p05": 810.0}
+    (tmp_path / "other.json").write_text(json.dumps(other))
+    again = [*servers, *QUICK, "--run-file", "one.jsonl", "--resume", "--against", "other.json"]
+    _, data = measured(capsys, *again)
+    agree = {one["metric"]: one["agree"] for one in data["against"] if one["system"] == "fast"}
+    assert agree == {
+        **{"speedup": False, "speedup_e2e": True, "speedup_total": True},
+        **{"acceptance_length": True, "hit_rate": True},
+    }
+    assert run(*again[:-1], "one.jsonl") == 2
+    assert "--json" in capsys.readouterr().err
+
+
+def test_requests_that_arrive_are_measured_as_a_level_of_their_own(capsys, servers):
+    _, data = measured(capsys, *servers, *QUICK, "--rate", "200", "--assert", "failed == 0")
+    assert {f["level"] for f in data["figures"]} == {"200 a second"}
+    assert figures(data, "fast")["requests"] == 6
+    assert all(one["holds"] for one in data["claims"])
+
+
 def test_ctrl_c_keeps_what_is_finished_and_resume_goes_on(tmp_path):
     with OpenAIServer(delay=0.03) as server:
         command = [sys.executable, "-m", "dflash_core", "bench", *QUICK, "--json"]

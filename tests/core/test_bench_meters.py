@@ -15,8 +15,8 @@ def zone(folder, name, energy, most=10_000_000):
 
 
 @pytest.fixture(autouse=True)
-def _no_gpu(monkeypatch):
-    monkeypatch.setattr(meters, "_gpu_joules", dict)
+def _one_gpu(monkeypatch):
+    monkeypatch.setattr(meters, "_gpu_joules", lambda: {"gpu:0": 7.0})
 
 
 def test_packages_are_summed_and_their_parts_are_not_counted_twice(tmp_path):
@@ -38,6 +38,11 @@ def test_a_counter_that_began_anew_is_understood(tmp_path):
     before = read_energy(tmp_path)
     zone(tmp_path, "intel-rapl:0", 500_000)
     assert read_energy(tmp_path).since(before) == pytest.approx(1.0)
+
+
+def test_gpus_count_only_where_they_may_be_used(tmp_path):
+    assert dict(read_energy(tmp_path).joules) == {}
+    assert dict(read_energy(tmp_path, gpus=True).joules) == {"gpu:0": 7.0}
 
 
 def test_where_nothing_reports_there_is_no_figure(tmp_path):

@@ -101,6 +101,7 @@ def test_a_first_token_is_stamped_before_the_cycle_behind_it():
         for answer in system.serve(jobs()):
             assert answer.deliveries[0][1] == 1
             assert answer.decode_tokens == answer.new_tokens - 1
+            assert answer.deliveries[0][0] < answer.deliveries[1][0]
 
 
 def test_counters_of_drafts_are_those_of_the_engine():

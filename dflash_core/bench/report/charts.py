@@ -17,6 +17,15 @@ DEEPEST = 32
 """Slots and acceptance lengths beyond are left out of the charts; the tables have them all."""
 
 
+AT_ONCE = "at once"
+
+
+def short(level: str) -> str:
+    """A level's label where there is little room: "4", or "0.5/s"."""
+    number = level.split()[0]
+    return number if level.endswith(AT_ONCE) else f"{number}/s"
+
+
 def overall(rows: Sequence[Figures]) -> list[Figures]:
     """The rows over all sets."""
     return [row for row in rows if row.group == ALL]
@@ -43,12 +52,15 @@ def frontier(rows: Sequence[Figures], systems: Sequence[str]) -> str | None:
     several = len({level for _, _, level in every}) > 1
     for index, system in enumerate(systems):
         found = points[system]
-        if len(found) > 1:
-            axes.path([(x, y) for x, y, _ in found], colour(index))
+        for closed in (True, False):
+            # Users who wait and requests that arrive are two ways of pressing, and no line leads across.
+            line = [(x, y) for x, y, level in found if level.endswith(AT_ONCE) == closed]
+            if len(line) > 1:
+                axes.path(line, colour(index))
         for x, y, level in found:
             axes.dot(x, y, colour(index), f"{system}, {level}: {x:.1f} a user, {y:.1f} in total")
             if several:
-                axes.words(axes.at_x(x) + 7, axes.at_y(y) - 6, level.split()[0], "start")
+                axes.words(axes.at_x(x) + 7, axes.at_y(y) - 6, short(level), "start")
     return axes.svg()
 
 

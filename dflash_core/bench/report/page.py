@@ -48,7 +48,7 @@ FRONTIER = "Latency-throughput frontier"
 CAPTIONS = {
     "Speed-up": "Time per output token of the baseline over the system's, the same requests; 95 % intervals.",
     FRONTIER: "Up and to the right is better. A point is a level; its number says how many "
-    "requests ran at once or arrived a second.",
+    "requests ran at once or, as 2/s, arrived a second.",
     "Acceptance by slot": "How often a draft is kept when all before it were. Slots that hardly any cycle "
     "reached are left out.",
     "Acceptance lengths": "How many tokens a cycle gives. More than one is what drafting gains.",

@@ -33,6 +33,8 @@ def tables(outcome: Outcome) -> list[Table]:
     found.append(resources([row for row in outcome.rows if row.group == ALL], outcome))
     if outcome.checks:
         found.append(claims(outcome))
+    if outcome.agreements:
+        found.append(agreements(outcome))
     return found
 
 
@@ -139,13 +141,32 @@ def claims(outcome: Outcome) -> Table:
     )
 
 
+def agreements(outcome: Outcome) -> Table:
+    """An earlier run beside this one."""
+    return Table(
+        "Against the earlier run: whether both intervals meet",
+        ("level", "system", "set", "figure", "earlier", "now", "agree"),
+        tuple(
+            (
+                *_named(one.level, one.system, one.group),
+                one.metric.replace("_", " "),
+                span(*one.earlier),
+                span(*one.now),
+                "yes" if one.agree else "NO",
+            )
+            for one in outcome.agreements
+        ),
+    )
+
+
 def interval(estimate: Estimate | None) -> str | None:
     """E.g. "1.52 (1.44 to 1.61)"; without what cannot be said of a single request."""
-    if estimate is None:
-        return None
-    if estimate.low is None or estimate.high is None:
-        return f"{estimate.value:.2f}"
-    return f"{estimate.value:.2f} ({estimate.low:.2f} to {estimate.high:.2f})"
+    return None if estimate is None else span(estimate.value, estimate.low, estimate.high)
+
+
+def span(value: float, low: float | None, high: float | None) -> str:
+    """A value and the ends of its interval."""
+    return f"{value:.2f}" if low is None or high is None else f"{value:.2f} ({low:.2f} to {high:.2f})"
 
 
 def identical(row: Figures) -> str | None:
@@ -178,4 +199,8 @@ def gigabytes(count: int | None) -> str:
 
 
 def _name(row: Figures) -> tuple[str, str, str]:
-    return row.level, row.system, "all (mean)" if row.group == ALL else row.group
+    return _named(row.level, row.system, row.group)
+
+
+def _named(level: str, system: str, group: str) -> tuple[str, str, str]:
+    return level, system, "all (mean)" if group == ALL else group

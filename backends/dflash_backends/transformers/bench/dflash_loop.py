@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 
 from dflash_backends.transformers.demo_model import PACKAGE, smollm2_folder
+from dflash_backends.transformers.pretrained import offline
 from dflash_backends.transformers.target import TransformersTarget
 from dflash_core.bench.answer import Answer
 from dflash_core.bench.systems.base import Job
@@ -43,11 +45,13 @@ class DFlashLoopSystem:
         self._at_once: int | None = 1
         self._generate = dflash.model.dflash_generate
         dtype, draft = getattr(torch, settings.dtype), str(settings.draft)
-        second = "DFlash2DraftModel" in (AutoConfig.from_pretrained(draft).architectures or [])
-        kind = dflash.model.DFlash2DraftModel if second else dflash.model.DFlashDraftModel
-        self._model = AutoModelForCausalLM.from_pretrained(target_folder, dtype=dtype).eval()
+        with offline():
+            second = "DFlash2DraftModel" in (AutoConfig.from_pretrained(draft).architectures or [])
+            kind = dflash.model.DFlash2DraftModel if second else dflash.model.DFlashDraftModel
+            self._model = AutoModelForCausalLM.from_pretrained(target_folder, dtype=dtype).eval()
+            self._draft = kind.from_pretrained(draft, dtype=dtype).eval()
         self._model.to(target.info.device)
-        self._draft = kind.from_pretrained(draft, dtype=dtype).eval().to(target.info.device)
+        self._draft.to(target.info.device)
         self._block = settings.block_size or int(self._draft.block_size)
         if not torch.cuda.is_available():
             dflash.model._cuda_time = perf_counter  # its own clock insists on a CUDA device
@@ -66,7 +70,10 @@ class DFlashLoopSystem:
 
     def serve(self, jobs: Sequence[Job]) -> list[Answer]:
         prompts = {id(job): encode(self._target, job.ask) for job in jobs}
-        return serve_in_turn(jobs, self._at_once, lambda job: self._respond(job, prompts[id(job)]))
+        with warnings.catch_warnings():
+            # It names the cache as older versions of transformers do, at every forward.
+            warnings.simplefilter("ignore", FutureWarning)
+            return serve_in_turn(jobs, self._at_once, lambda job: self._respond(job, prompts[id(job)]))
 
     def _respond(self, job: Job, prompt: Sequence[int]) -> Answer:
         chosen, device = self._settings, self._target.info.device
