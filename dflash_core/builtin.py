@@ -60,6 +60,7 @@ def dflash_commands() -> Providers:
         "convert",
         "validate",
         "export",
+        "confidence",
         "data",
         "settings",
         "plugins",

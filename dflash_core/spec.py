@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 ProposalHead = Literal["independent", "selector"]
-ConfidenceFeature = Literal["slot", "log_prob", "entropy"]
-"""What a confidence head may know of a slot beside its hidden state: which slot it is (one-hot), the draft's
-log-probability of its token, the entropy of the draft's distribution."""
+ConfidenceFeature = Literal["slot", "log_prob"]
+"""What a confidence head may know of a slot beside its hidden state: which slot it is (one-hot), and the
+draft's log-probability of its token."""
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def write_confidence(head: ConfidenceSpec) -> dict[str, Any]:
 
 def confidence_inputs(spec: DraftSpec, head: ConfidenceSpec) -> int:
     """Numbers that the head takes a slot."""
-    widths: Mapping[ConfidenceFeature, int] = {"slot": spec.block_size - 1, "log_prob": 1, "entropy": 1}
+    widths: Mapping[ConfidenceFeature, int] = {"slot": spec.block_size - 1, "log_prob": 1}
     return spec.hidden_size + sum(widths[feature] for feature in head.features)
 
 

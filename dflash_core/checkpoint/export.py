@@ -23,7 +23,7 @@ from dflash_core.checkpoint.files import CONFIG, file_names, open_folder, read_j
 from dflash_core.checkpoint.keys import Keys, Source, label
 from dflash_core.checkpoint.load import Dialects, load_checkpoint
 from dflash_core.checkpoint.pair import Finding, TargetFacts, pair_findings
-from dflash_core.checkpoint.save import save_checkpoint
+from dflash_core.checkpoint.save import check_free, get_dialect, save_checkpoint
 from dflash_core.checkpoint.targets import JSON_LIMIT as TARGET_LIMIT
 from dflash_core.checkpoint.targets import read_target
 from dflash_core.checkpoint.validate import validate_checkpoint
@@ -113,6 +113,19 @@ def export(
     size = confidence_parameters(spec, spec.confidence) if spec.confidence is not None else 0
     total = sum(tensor.numel() for tensor in checkpoint.tensors.values())
     return Export(path, spec, size, total - size, tuple(findings))
+
+
+def check_exportable(spec: DraftSpec, destination: str | os.PathLike[str], overwrite: bool = False) -> None:
+    """Raise what `export` would about a draft's layout and the place, before hours are spent on a head.
+
+    Raises:
+        CheckpointError: z-lab's layout cannot express the draft, or something is there already.
+    """
+    try:
+        get_dialect(LAYOUT, None).write(spec)
+    except CheckpointError as error:
+        raise CheckpointError(f"The draft cannot be written in the {LAYOUT} layout: {error}") from None
+    check_free(Path(destination), overwrite)
 
 
 def with_head(checkpoint: DraftCheckpoint, head: Head) -> DraftCheckpoint:

@@ -53,7 +53,7 @@ def save_checkpoint(
     """
     destination = Path(path)
     layout = get_dialect(dialect, dialects)
-    _check_free(destination, overwrite)
+    check_free(destination, overwrite)
     check_dtype(dtype)
     tensors = _cast(checkpoint.tensors, dtype)
     check_tensors(checkpoint.spec, tensors)
@@ -153,7 +153,8 @@ def _cast(tensors: Mapping[str, Tensor], dtype: str | None) -> dict[str, Tensor]
     return {name: one.to(kind) if one.is_floating_point() else one for name, one in tensors.items()}
 
 
-def _check_free(destination: Path, overwrite: bool) -> None:
+def check_free(destination: Path, overwrite: bool) -> None:
+    """Raises CheckpointError when something is at this place that is not a checkpoint to be overwritten."""
     if not (destination.exists() or destination.is_symlink()):
         return
     if not overwrite:

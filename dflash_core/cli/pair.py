@@ -86,11 +86,12 @@ def resolve_flags(flags: Mapping[str, Any], config: Path | None, demo_pair: bool
     return resolve(flags, config=config)
 
 
-def load_pair(resolved: Resolved, needs_draft: bool = False) -> Pair:
+def load_pair(resolved: Resolved, needs_draft: bool = False, **options: Any) -> Pair:
     """Load what the settings name.
 
     Args:
         needs_draft: whether the command makes no sense without one.
+        options: further ones of the engine, e.g. `calibrate=False`.
 
     Raises:
         SettingsError: something is missing, or contradicts what the command needs.
@@ -104,7 +105,7 @@ def load_pair(resolved: Resolved, needs_draft: bool = False) -> Pair:
     draft_path = resolved.require("draft") if settings.block_diffusion else None
     output.note(f"Loading {path} ...")
     target = load_target(
-        path, settings.engine, settings.dtype, fast=settings.fast, cache_dir=settings.cache_dir
+        path, settings.engine, settings.dtype, fast=settings.fast, cache_dir=settings.cache_dir, **options
     )
     if draft_path is None:
         return Pair(target, None, settings)

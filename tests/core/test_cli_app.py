@@ -47,7 +47,7 @@ except SystemExit as stop:
 """
 
 
-HEAVY = ("generate", "inspect", "convert", "validate", "export", "data")
+HEAVY = ("generate", "inspect", "convert", "validate", "export", "confidence", "data")
 LIGHT = [
     ["--help"],
     *([name, "--help"] for name in HEAVY),
@@ -79,7 +79,7 @@ def test_help_answers_at_once():
 
 def test_help_lists_every_command_of_ours():
     text = run("--help").stdout
-    for name in ("generate", "inspect", "convert", "validate", "export", "data", "settings", "plugins", "version"):
+    for name in (*HEAVY, "settings", "plugins", "version"):
         assert f" {name} " in text
     assert "Not available" not in text
 

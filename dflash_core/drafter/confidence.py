@@ -1,0 +1,76 @@
+"""A confidence head: how likely each drafted slot's token is accepted, given that all before it were."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dflash_core.drafter.weights import linear
+from dflash_core.spec import ConfidenceFeature, ConfidenceSpec
+
+
+class ConfidenceHead(nn.Module):
+    """`sigmoid(down(silu(up([h, features]))) / T)`, in float32 whatever the checkpoint's dtype.
+
+    Attributes:
+        temperatures: [S - 1] float32, one a drafted slot.
+    """
+
+    temperatures: Tensor
+
+    def __init__(
+        self,
+        spec: ConfidenceSpec,
+        tensors: Mapping[str, Tensor],
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """
+        Args:
+            tensors: by canonical name, those of the head among them; see `checkpoint.confidence`.
+        """
+        super().__init__()
+        own = {
+            name: tensors[f"confidence_head.{name}"].to(device, torch.float32)
+            for name in ("up.weight", "up.bias", "down.weight", "down.bias")
+        }
+        self.up = linear(own["up.weight"], own["up.bias"])
+        self.down = linear(own["down.weight"], own["down.bias"])
+        self.features = spec.features
+        temperatures = torch.tensor(spec.temperatures, dtype=torch.float32, device=device)
+        self.register_buffer("temperatures", temperatures, persistent=False)
+
+    def logits(self, hidden: Tensor, log_probs: Tensor) -> Tensor:
+        """Before the temperatures.
+
+        Args:
+            hidden: [..., D', D] of the first D' drafted slots, after the final norm.
+            log_probs: [..., D'], the draft's log-probability of each slot's token.
+
+        Returns:
+            [..., D'] float32.
+        """
+        x = head_inputs(hidden, log_probs, self.features, len(self.temperatures))
+        scores: Tensor = self.down(F.silu(self.up(x)))
+        return scores[..., 0]
+
+    def forward(self, hidden: Tensor, log_probs: Tensor) -> Tensor:
+        """Probabilities [..., D'] float32; arguments as of `logits`."""
+        return (self.logits(hidden, log_probs) / self.temperatures[: hidden.shape[-2]]).sigmoid()
+
+
+def head_inputs(
+    hidden: Tensor, log_probs: Tensor, features: tuple[ConfidenceFeature, ...], slots: int
+) -> Tensor:
+    """What a head takes: [..., D', D + features] float32 of hidden states [..., D', D].
+
+    Args:
+        log_probs: [..., D'].
+        slots: S - 1, the length of a one-hot slot.
+    """
+    drafted = hidden.shape[-2]
+    columns = {
+        "slot": torch.eye(slots, device=hidden.device)[:drafted].expand(*hidden.shape[:-1], slots),
+        "log_prob": log_probs.float()[..., None],
+    }
+    return torch.cat([hidden.float(), *(columns[feature] for feature in features)], -1)
