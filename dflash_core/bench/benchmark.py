@@ -20,6 +20,9 @@ from dflash_core.bench.systems.base import System
 from dflash_core.bench.workbench import Workbench
 from dflash_core.plugins import provider
 
+BUSY = 0.5
+"""Load a core, as the system counts it, above which others are likely to be in the way."""
+
 CHECKED = ("system", "level", "value", "holds", "reason")
 
 
@@ -76,6 +79,10 @@ class Benchmark:
             DFlashError: a system cannot be loaded or reached.
         """
         self._options = options
+        self._environment = describe_environment()
+        busy, cores = self._environment["load_before"] or 0.0, self._environment["cores"] or 1
+        if busy > BUSY * cores:
+            note(f"This machine is busy (load {busy} on {cores} cores); its figures will be noisy.")
         bench = workbench or Workbench(options.flags, options.config, note=note)
         self._systems: dict[str, System] = {
             spec.label: cast(System, provider("systems", spec.kind)(bench, spec.options))
@@ -104,7 +111,7 @@ class Benchmark:
             DFlashError: it cannot be used, see `RunFile`.
         """
         abouts = [system.about for system in self._systems.values()]
-        header = {"fingerprint": self._plan.fingerprint(abouts), "environment": describe_environment()}
+        header = {"fingerprint": self._plan.fingerprint(abouts), "environment": self._environment}
         return RunFile(path, header, resume)
 
     def run(self, keep: RunFile, on_turn: OnTurn = lambda turn, result: None) -> None:
@@ -132,7 +139,7 @@ class Benchmark:
             rows,
             {label: system.about for label, system in self._systems.items()},
             options.baseline,
-            describe_environment(),
+            self._environment,
             described(options),
             check_claims(options.claims, rows, options.baseline),
             compare_runs(options.earlier, rows),

@@ -11,7 +11,7 @@ from typing import Any
 from dflash_core.bench.benchmark import Outcome
 from dflash_core.bench.report.axes import colour
 from dflash_core.bench.report.charts import acceptance_by_slot, acceptance_lengths, frontier, speedups
-from dflash_core.bench.report.tables import Table, tables
+from dflash_core.bench.report.tables import OVERALL, Table, tables
 from dflash_core.errors import DFlashError
 
 STYLE = """
@@ -124,7 +124,7 @@ def _table(table: Table) -> str:
     body = ""
     level = table.columns.index("level")
     for above, row in zip([None, *table.rows], table.rows, strict=False):
-        kinds = ["mean"] if "all (mean)" in row else []
+        kinds = ["mean"] if OVERALL in row else []
         kinds += ["level"] if above is not None and above[level] != row[level] else []
         cells = "".join(_cell(cell, is_number) for cell, is_number in zip(row, numeric, strict=True))
         body += f'<tr class="{" ".join(kinds)}">{cells}</tr>'
@@ -157,6 +157,7 @@ def _number(is_number: bool) -> str:
 
 
 def _is_numeric(cells: Sequence[object]) -> bool:
-    return any(isinstance(cell, int) for cell in cells) or all(
-        cell is None or (isinstance(cell, str) and cell.replace(".", "", 1).isdigit()) for cell in cells
-    )
+    """Whether a column holds numbers alone, percentages among them, so that they are set to the right."""
+    given = [cell for cell in cells if cell is not None]
+    words = [cell.rstrip("%").replace(".", "", 1) for cell in given if isinstance(cell, str)]
+    return bool(given) and (len(words) < len(given) or all(word.isdigit() for word in words))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from dflash_core.bench.benchmark import Outcome
 from dflash_core.bench.figures import ALL, QUANTILES, Figures
 from dflash_core.bench.statistics import Estimate
@@ -12,6 +14,7 @@ from dflash_core.bench.targets import LATENCIES
 
 Cell = str | int | None
 UNREPORTED = "not reported"
+OVERALL = "all sets"
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,9 @@ def speed(rows: Sequence[Figures], baseline: str | None) -> Table:
     """Rates and ratios to the baseline."""
     columns = ("tok/s a user", "tok/s", "speed-up", "end to end", "throughput", "identical")
     return Table(
-        f"Speed; ratios to {baseline}, with 95 % intervals" if baseline else "Speed; there is no baseline",
+        f"Speed; ratios to {baseline}, with 95 % intervals; over all sets their mean"
+        if baseline
+        else "Speed; there is no baseline",
         ("level", "system", "set", "requests", *columns),
         tuple(
             (
@@ -107,10 +112,10 @@ def resources(rows: Sequence[Figures], outcome: Outcome) -> Table:
         columns.append(("peak GPU memory", lambda row: gigabytes(row.gpu_peak_memory)))
     if outcome.options.get("price_per_hour") is not None:
         columns += [
-            ("cost a request", lambda row: None if row.cost_request is None else f"{row.cost_request:.3g}"),
+            ("cost a request", lambda row: money(row.cost_request)),
             (
                 "cost a million tokens",
-                lambda row: None if row.cost_million is None else f"{row.cost_million:.3g}",
+                lambda row: money(row.cost_million),
             ),
         ]
     columns.append(
@@ -193,6 +198,11 @@ def milliseconds(seconds: float | None) -> str | None:
     return f"{seconds * 1000:.2f}" if seconds < 0.1 else f"{seconds * 1000:.0f}"
 
 
+def money(amount: float | None) -> str | None:
+    """Three digits, never with an exponent."""
+    return None if amount is None else np.format_float_positional(amount, 3, fractional=False, trim="-")
+
+
 def gigabytes(count: int | None) -> str:
     """Bytes as GB."""
     return UNREPORTED if count is None else f"{count / 2**30:.2f} GB"
@@ -203,4 +213,4 @@ def _name(row: Figures) -> tuple[str, str, str]:
 
 
 def _named(level: str, system: str, group: str) -> tuple[str, str, str]:
-    return level, system, "all (mean)" if group == ALL else group
+    return level, system, OVERALL if group == ALL else group
