@@ -18,6 +18,18 @@ CHAT = Ask("a/0", "a", ({"role": "user", "content": "Count."},))
 TEXT = Ask("a/1", "a", prompt="one")
 
 SGLANG = {
+    "sglext": {
+        "routed_experts": None,
+        "spec_tokens_details": {
+            "spec_accept_length": 8 / 3,
+            "spec_verify_ct": 3,
+            "spec_correct_drafts_histogram": [1, 1, 0, 1],
+            "spec_num_correct_drafts": 4,
+            "spec_num_proposed_drafts": 9,
+        },
+    }
+}
+OLDER_SGLANG = {
     "meta_info": {
         "completion_tokens": 8,
         "spec_verify_ct": 3,
@@ -88,7 +100,11 @@ def test_a_server_that_does_not_count_is_counted_by_chunk_and_that_is_said():
     assert "chunks" in found.notes["tokens"]
 
 
-@pytest.mark.parametrize("placed", [{"extras": SGLANG}, {"final": VLLM}], ids=["sglang", "vllm"])
+@pytest.mark.parametrize(
+    "placed",
+    [{"final": SGLANG}, {"extras": OLDER_SGLANG}, {"final": VLLM}],
+    ids=["sglang", "older sglang", "vllm"],
+)
 def test_statistics_of_drafts_are_read_in_both_dialects(placed):
     with OpenAIServer(**placed) as server:
         [found] = system(server).serve(jobs(CHAT))
@@ -127,7 +143,7 @@ def test_counters_of_a_vllm_server_stand_in_when_there_was_one_request():
 
 
 def test_what_a_strict_server_refuses_is_left_out_and_not_asked_for_again():
-    with OpenAIServer(refuse=("return_meta_info", "stream_options")) as server:
+    with OpenAIServer(refuse=("return_spec_tokens_details", "stream_options")) as server:
         asked = system(server)
         first, second = asked.serve(jobs(CHAT, TEXT))
         assert first.error is None

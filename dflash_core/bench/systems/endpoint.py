@@ -25,7 +25,7 @@ from dflash_core.settings import Settings
 
 COUNTED = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 EXTRAS: tuple[Mapping[str, Any], ...] = (
-    {**COUNTED, "return_meta_info": True},
+    {**COUNTED, "return_spec_tokens_details": True},
     COUNTED,
     {"stream_options": {"include_usage": True}},
     {},

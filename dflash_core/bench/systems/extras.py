@@ -51,8 +51,7 @@ def drafting_between(before: Mapping[str, float], after: Mapping[str, float]) ->
 
 
 def _sglang(chunk: Chunk) -> Drafting | None:
-    for holder in (chunk, *_choices(chunk)):
-        meta = holder.get("meta_info")
+    for meta in _sglang_details(chunk):
         if isinstance(meta, Mapping):
             cycles = _number(meta, ("spec_verify_ct",))
             histogram = _counts(meta, SGLANG_HISTOGRAM)
@@ -62,6 +61,14 @@ def _sglang(chunk: Chunk) -> Drafting | None:
             if cycles:
                 return _totals(cycles, verified, accepted, meta.get("spec_accept_length"))
     return None
+
+
+def _sglang_details(chunk: Chunk) -> list[Any]:
+    """Where SGLang may put them: into an extension of the answer when it streams, else into `meta_info`."""
+    extension = chunk.get("sglext")
+    details = extension.get("spec_tokens_details") if isinstance(extension, Mapping) else None
+    spread = details if isinstance(details, list) else [details]
+    return [*spread, *(holder.get("meta_info") for holder in (chunk, *_choices(chunk)))]
 
 
 def _vllm(chunk: Chunk) -> Drafting | None:
