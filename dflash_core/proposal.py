@@ -32,7 +32,8 @@ class Proposal:
         distribution: `None` when the tokens are a deterministic function of the context (a point mass),
             which any verifier may then accept whenever the target would have drawn the same token.
         log_probs: [B, N] float32, the draft's log-probability of each node's token; 0 for the anchor.
-        confidence: [B, N] float32 in [0, 1], where the drafter has a confidence head.
+        confidence: [B, N] float32 in [0, 1], that a node's token is accepted given that all before it are; 1
+            for the anchor. `None` without a confidence head, and for trees: it knows nothing of branches.
     """
 
     tree: TokenTree

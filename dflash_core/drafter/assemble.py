@@ -18,13 +18,16 @@ def plain_proposal(anchors: Tensor) -> Proposal:
     return Proposal(tree, log_probs=torch.zeros_like(anchors[:, None], dtype=torch.float32))
 
 
-def chain_proposal(anchors: Tensor, shape: DraftShape, rows: Tensor, guess: Guess) -> Proposal:
+def chain_proposal(
+    anchors: Tensor, shape: DraftShape, rows: Tensor, guess: Guess, confidence: Tensor | None = None
+) -> Proposal:
     """Chains of each row's verify length; rows that were not drafted have their anchor alone.
 
     Args:
         anchors: [B] int64.
         rows: [R] int64, `shape.rows` on the device.
         guess: of the R rows and D' slots.
+        confidence: [R, D'], where there is a head for it.
     """
     batch = len(anchors)
     drafts = _spread(guess.tokens, rows, batch, shape.everyone)
@@ -35,6 +38,7 @@ def chain_proposal(anchors: Tensor, shape: DraftShape, rows: Tensor, guess: Gues
         tree,
         _by_node(guess.distribution, shape, rows, batch, tree.width),
         torch.cat([torch.zeros_like(log_probs[:, :1]), log_probs], 1),
+        None if confidence is None else _with_anchor(_spread(confidence, rows, batch, shape.everyone)),
     )
 
 
@@ -86,6 +90,11 @@ def _by_node(
     probs = _spread(by_slot.probs, rows, batch, shape.everyone)
     missing = (0, 0, 0, width - ids.shape[1])
     return DraftDistribution(pad(ids, missing), pad(probs, missing))
+
+
+def _with_anchor(confidence: Tensor) -> Tensor:
+    """[B, D'] of slots to [B, D' + 1] of nodes: the anchor is certain."""
+    return torch.cat([torch.ones_like(confidence[:, :1]), confidence], 1)
 
 
 def _spread(x: Tensor, rows: Tensor, batch: int, everyone: bool) -> Tensor:

@@ -11,6 +11,7 @@ from dflash_core.checkpoint.base import EMBEDDING, DraftCheckpoint
 from dflash_core.drafter.assemble import chain_proposal, plain_proposal, tree_proposal
 from dflash_core.drafter.base import DraftContext
 from dflash_core.drafter.block_context import BlockContext
+from dflash_core.drafter.confidence import ConfidenceHead
 from dflash_core.drafter.guess import Noise, candidates, guess
 from dflash_core.drafter.heads import CandidateSelector, build_head
 from dflash_core.drafter.hosted import HostedContext, HostedPool
@@ -82,6 +83,9 @@ class BlockDrafter:
         self.network = DraftNetwork(checkpoint, dtype=dtype, device=device)
         self.head = build_head(checkpoint, target, weights, draft_vocab)
         self.selector = CandidateSelector(spec.selector, weights) if spec.selector else None
+        self.confidence = (
+            ConfidenceHead(spec.confidence, checkpoint.tensors, device) if spec.confidence else None
+        )
         self._embed: Callable[[Tensor], Tensor] = target.embed
         if spec.owns_embedding:
             self._embed = partial(functional.embedding, weight=weights(EMBEDDING))
@@ -164,7 +168,8 @@ class BlockDrafter:
         trees = bool(shape.trees.any())
         chosen = guess(hidden, self.head, self.selector, starts, noise) if sampled or not trees else None
         if chosen is not None and not trees:
-            return chain_proposal(anchors, shape, rows, chosen)
+            sure = None if self.confidence is None else self.confidence(hidden, chosen.log_probs)
+            return chain_proposal(anchors, shape, rows, chosen, sure)
         wide = candidates(hidden, self.head, self.selector, starts, int(shape.budgets.max()))
         return tree_proposal(anchors, shape, rows, wide, chosen)
 

@@ -56,7 +56,8 @@ class ConfidenceHead(nn.Module):
 
     def forward(self, hidden: Tensor, log_probs: Tensor) -> Tensor:
         """Probabilities [..., D'] float32; arguments as of `logits`."""
-        return (self.logits(hidden, log_probs) / self.temperatures[: hidden.shape[-2]]).sigmoid()
+        which = slot_numbers(hidden.shape[-2], len(self.temperatures), hidden.device)
+        return (self.logits(hidden, log_probs) / self.temperatures[which]).sigmoid()
 
 
 def head_inputs(
@@ -68,9 +69,14 @@ def head_inputs(
         log_probs: [..., D'].
         slots: S - 1, the length of a one-hot slot.
     """
-    drafted = hidden.shape[-2]
+    which = slot_numbers(hidden.shape[-2], slots, hidden.device)
     columns = {
-        "slot": torch.eye(slots, device=hidden.device)[:drafted].expand(*hidden.shape[:-1], slots),
+        "slot": torch.eye(slots, device=hidden.device)[which].expand(*hidden.shape[:-1], slots),
         "log_prob": log_probs.float()[..., None],
     }
     return torch.cat([hidden.float(), *(columns[feature] for feature in features)], -1)
+
+
+def slot_numbers(drafted: int, slots: int, device: torch.device) -> Tensor:
+    """[drafted] int64: 0, 1, ...; in a block that is longer than the draft's own the last slot repeats."""
+    return torch.arange(drafted, device=device).clamp(max=slots - 1)

@@ -213,6 +213,8 @@ def test_fewer_slots_than_a_block_has_get_the_probabilities_of_the_first(fitted)
     whole = network(fresh.hidden, fresh.log_probs)
     part = network(fresh.hidden[:, :3], fresh.log_probs[:, :3])
     torch.testing.assert_close(part, whole[:, :3])
+    longer = torch.cat([fresh.hidden, fresh.hidden[:, -1:]], 1), torch.cat([fresh.log_probs] * 2, 1)[:, :6]
+    assert network(*longer).shape == (50, SLOTS + 1)
     assert whole.dtype == torch.float32
 
 

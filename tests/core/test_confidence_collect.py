@@ -8,6 +8,8 @@ import torch
 from tiny_drafts import tiny_draft
 from tiny_targets import prompts, tiny_target
 
+from dflash_core import generation
+from dflash_core.checkpoint.confidence import confidence_shapes
 from dflash_core.checkpoint.load import load_checkpoint
 from dflash_core.checkpoint.validate import validate_checkpoint
 from dflash_core.cli import main
@@ -15,7 +17,10 @@ from dflash_core.demo import PROMPTS, draft_folder
 from dflash_core.drafter.confidence import ConfidenceHead
 from dflash_core.errors import RequestError, UnsupportedError
 from dflash_core.generation import generate
+from dflash_core.plugins import provider
+from dflash_core.spec import ConfidenceSpec
 from dflash_core.training.confidence import CollectOptions, observe
+from dflash_core.verify.greedy import GreedyVerifier
 
 OPTIONS = CollectOptions(max_new_tokens=40, max_batch=3)
 
@@ -77,6 +82,49 @@ def test_what_cannot_be_observed_is_refused_in_a_sentence(target):
         observe(target, tiny_draft(target), [], OPTIONS)
     with pytest.raises(UnsupportedError, match="needs a block drafter, not object"):
         observe(target, object(), prompts(4), OPTIONS)
+
+
+class Listener(GreedyVerifier):
+    """Keeps what the drafter said of its proposals."""
+
+    def __init__(self):
+        self.heard = []
+
+    def verify(self, proposal, logits, sampling):
+        verdict = super().verify(proposal, logits, sampling)
+        self.heard.append((proposal, verdict.accepted))
+        return verdict
+
+
+@pytest.mark.parametrize("second", [False, True], ids=["v1", "v2"])
+def test_a_draft_with_a_head_says_of_each_token_what_the_head_says_of_its_slot(target, second, monkeypatch):
+    plain = tiny_draft(target, second=second)
+    spec = ConfidenceSpec(4, ("slot", "log_prob"), (1.0, 2.0, 1.0, 0.5, 1.0))
+    shapes = confidence_shapes(plain.spec, spec)
+    generator = torch.Generator().manual_seed(0)
+    tensors = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    draft = tiny_draft(target, second=second)
+    draft.confidence = ConfidenceHead(spec, tensors)
+    listener = Listener()
+    monkeypatch.setattr(generation, "provider", lambda kind, name: listener_or(kind, name, listener))
+    options = {"max_new_tokens": 12, "schedule": "fixed", "verifier": "greedy"}
+    given = prompts(4, 9, 6)
+    with_head = generate(target, draft, given, **options)
+    said = [proposal for proposal, _ in listener.heard if proposal.log_probs is not None]
+    assert with_head.tokens == generate(target, plain, given, **options).tokens
+    observed = observe(target, plain, given[:1], replace(OPTIONS, max_new_tokens=12))
+    expected = draft.confidence(observed.hidden[:1], observed.log_probs[:1])[0]
+    first = said[0].confidence[0]
+    assert said[0].confidence.shape == said[0].tree.tokens.shape
+    assert first[0] == 1
+    torch.testing.assert_close(first[1:], expected, atol=2e-3, rtol=2e-3)
+    listener.heard.clear()
+    generate(target, plain, given, **options)
+    assert all(proposal.confidence is None for proposal, _ in listener.heard)
+
+
+def listener_or(kind, name, listener):
+    return (lambda: listener) if kind == "verifiers" else provider(kind, name)
 
 
 def run(*arguments):
