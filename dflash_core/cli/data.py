@@ -265,9 +265,12 @@ def _answer(
 ) -> Progress:
     from dflash_core.loading import load_target
     from dflash_core.plugins import provider
+    from dflash_core.training.data.answering import Progress, waiting_prompts
     from dflash_core.training.data.answers import answer_prompts
     from dflash_core.training.data.remote import ask_endpoint
 
+    if not waiting_prompts(prompts, store, options.seed):
+        return Progress(0, 0, len(prompts))
     settings = resolved.settings
     path = resolved.require("target")
     if endpoint is not None:

@@ -189,6 +189,10 @@ def test_two_processes_do_not_write_to_one_folder(tmp_path):
             pass
     with other.alone():
         pass
+    (store.folder / ".lock").unlink()
+    (store.folder / ".lock").mkdir()
+    with pytest.raises(DFlashError, match="cannot be written to"), store.alone():
+        pass
 
 
 def collect(store, prompts):
@@ -312,6 +316,17 @@ def test_an_interrupt_writes_what_is_finished_and_says_how_to_go_on(tmp_path, fo
     assert f"answers are safe in {tmp_path / 'stopped'}. The same command goes on from there." in err
     assert "waiting" in out
     assert len(answers_of(tmp_path / "stopped")) > 0
+
+
+def test_when_everything_is_answered_the_target_is_not_even_loaded(tmp_path, folder, capsys, monkeypatch):
+    write_prompts(tmp_path / "prompts.jsonl", ["What is two and two?", "Why is the sky blue?"])
+    assert run_here(command(folder, tmp_path, "out", "--json")) == 0
+    first = json.loads(capsys.readouterr().out)
+    monkeypatch.setattr("dflash_core.loading.load_target", None)
+    assert run_here(command(folder, tmp_path, "out", "--json")) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["new_answers"] == again["waiting"] == 0
+    assert again["answers"] == first["answers"]
 
 
 def test_the_command_says_what_it_left_out(tmp_path, folder, capsys):

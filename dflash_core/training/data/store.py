@@ -119,9 +119,13 @@ class AnswerStore:
         """Within it no other process may be, so that no prompt is answered twice. A kill ends it as well.
 
         Raises:
-            DFlashError: another process is within.
+            DFlashError: another process is within, or the folder cannot be written to.
         """
-        with (self.folder / LOCK).open("w") as lock:
+        try:
+            file = (self.folder / LOCK).open("w")
+        except OSError as error:
+            raise DFlashError(f"{self.folder} cannot be written to: {error.strerror}.") from None
+        with file as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
