@@ -13,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 DRAFT = ROOT / "drafts/SmolLM2-135M-Instruct-DFlash-b8-borrowed"
 PATIENCE = 600
@@ -137,3 +139,14 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def embedded_cycles(prompts, tokens, tree_budget):
+    """What the embedded engine answers and how many cycles it needs, in the project's own environment."""
+    python = ROOT / ".venv/bin/python"
+    if not python.exists():
+        pytest.skip(f"{python} is missing, in which the embedded engine runs; `make test` makes it")
+    script = ROOT / "tests/embedded_cycles.py"
+    command = [str(python), str(script), str(DRAFT), str(tokens), str(tree_budget)]
+    done = subprocess.run(command, input=json.dumps(prompts), capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)

@@ -8,9 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dflash_backends.sglang.layout import full_mask, kept_by, links, nodes_of
+from dflash_backends.sglang.metrics import counts
 from dflash_backends.sglang.penalties import counted, not_before, penalties_of, repeated
 from dflash_backends.sglang.requests import NO_TOP_K, sampling_of, seed_of, view_of
 from dflash_backends.sglang.target import tap_order
+from dflash_core.schedule.base import CyclePlan
 from dflash_core.settings import Settings
 from dflash_core.tree import chain, from_parents
 from dflash_core.verdict import Verdict
@@ -150,6 +152,13 @@ def test_penalties_are_those_of_what_was_produced():
     held = not_before(4, [2])(produced, scores.clone())
     assert held[:, 2].tolist() == [float("-inf")] * 2
     assert not_before(3, [2])(produced, scores.clone())[:, 2].tolist() == [-3, -3]
+
+
+def test_a_cycle_is_counted_by_what_was_drafted_looked_at_and_kept():
+    plan = CyclePlan((8, 8, 1), (4, 8, 1), (None, 16, None), (None, None, "one token left"))
+    assert counts(plan, [2, 3, 0]) == {
+        **{"cycles": 1, "drafted_tokens": 14, "verified_nodes": 19, "accepted_tokens": 5, "plain_tokens": 1}
+    }
 
 
 def test_a_request_without_penalties_has_no_processors():

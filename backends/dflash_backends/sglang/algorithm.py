@@ -1,6 +1,7 @@
 """`DFLASH_CORE` as SGLang sees a speculative algorithm."""
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ REFUSED = {
     "enable_hierarchical_cache": (False, "a hierarchical cache, which would move slots without the draft's"),
     "disaggregation_mode": ("null", "prefill and decode on different servers"),
     "enable_mixed_chunk": (False, "prompts and running requests in one batch"),
+    "enable_lora": (False, "adapters (LoRA), whose layers take the place of the embedding a draft borrows"),
     "enable_unified_memory": (False, "a unified memory pool, whose slots move"),
 }
 """Arguments of SGLang that this algorithm does not go with: the value it needs, and what the other is."""
@@ -72,6 +74,8 @@ def complete(server_args: Any) -> None:
     settings = with_default_schedule(resolved)
     if settings.draft is None:
         raise SettingsError(f"{NAME} needs a draft: give --speculative-draft-model-path.")
+    if settings.schedule == "auto":
+        refuse_auto(server_args)
     draft = local_folder(settings.draft, server_args.speculative_draft_model_revision)
     spec = survey_checkpoint(draft).spec
     target = local_folder(server_args.model_path, server_args.revision)
@@ -98,12 +102,34 @@ def refuse(server_args: Any) -> None:
             raise UnsupportedError(f"{flag} is {value}; {NAME} does not support {what}.")
 
 
-def local_folder(path: str, revision: str | None) -> str:
-    """The folder itself, or the cached copy of a model id (fetched as SGLang would, unless offline)."""
-    from pathlib import Path
+def refuse_auto(server_args: Any) -> None:
+    """Raise UnsupportedError where the schedule "auto" could not learn: it goes by the host's seconds."""
+    if server_args.device != "cpu":
+        raise UnsupportedError(
+            'schedule is "auto", which learns from seconds that the host measures; on a device that runs '
+            'beside the host they mean nothing. Leave it out, or use "fixed" with a verify_length.'
+        )
+    if server_args.tp_size > 1:
+        raise UnsupportedError(
+            f'schedule is "auto" and --tp-size is {server_args.tp_size}: ranks would measure different '
+            'seconds and plan different cycles. Leave it out, or use "fixed".'
+        )
 
+
+def local_folder(path: str, revision: str | None) -> str:
+    """The folder itself, or the cached copy of a model id (fetched as SGLang would, unless offline).
+
+    Raises:
+        SettingsError: it is neither.
+    """
     if Path(path).is_dir():
         return path
     from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    return str(snapshot_download(path, revision=revision))
+    try:
+        return str(snapshot_download(path, revision=revision))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
+        raise SettingsError(
+            f"{path} is no folder here, and cannot be had as a model id: {' '.join(str(error).split())}"
+        ) from error

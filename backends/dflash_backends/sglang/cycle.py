@@ -8,6 +8,7 @@ from typing import Any, cast
 from torch import Tensor
 
 from dflash_backends.sglang.layout import Nodes, nodes_of
+from dflash_backends.sglang.metrics import Counters
 from dflash_backends.sglang.requests import batch_sampling, view_of
 from dflash_backends.sglang.target import SGLangTarget
 from dflash_core.drafter.block import BlockDrafter
@@ -40,8 +41,14 @@ class Drafting:
 class Cycle:
     """Drafter, schedule, verifier and rollback of a server, as its settings name them."""
 
-    def __init__(self, settings: Settings, target: SGLangTarget, server_seed: int) -> None:
+    def __init__(
+        self, settings: Settings, target: SGLangTarget, server_seed: int, counters: Counters | None = None
+    ) -> None:
         """
+        Args:
+            server_seed: for requests without a seed of their own.
+            counters: where cycles are counted; nowhere when `None`.
+
         Raises:
             DFlashError: the draft cannot be read, or does not fit.
             UnsupportedError: a drafter that keeps its context in another way.
@@ -61,6 +68,7 @@ class Cycle:
         self.block_size = settings.block_size or drafter.block_size
         self._settings = settings
         self._seed = server_seed
+        self._counters = counters
         self._device = target.info.device
         self._verifier: Verifier = provider("verifiers", settings.verifier)()
         self._schedule: Schedule = provider("schedules", settings.schedule)(target, drafter)
@@ -114,5 +122,7 @@ class Cycle:
         drafting, verified = self._last
         self._last = None
         if len(accepted) == len(drafting.views):
+            if self._counters is not None:
+                self._counters.observe(drafting.plan, accepted)
             seconds = PhaseSeconds(draft=self._drafted - self._began, verify=verified - self._drafted)
             self._schedule.observe(drafting.views, drafting.plan, accepted, seconds)

@@ -37,10 +37,13 @@ SURFACE = {
     "sglang.srt.managers.overlap_utils:FutureMap": (
         *("device", "spec_algo", "req_to_token_pool", "needs_cpu_seq_lens", "needs_confidence_relay"),
     ),
+    "sglang.srt.layers.sampler:Sampler._sample_from_probs": (
+        *("self", "probs", "sampling_info", "positions", "simple_sampling_case"),
+    ),
     "sglang.srt.layers.sampler:apply_custom_logit_processor": (
         *("logits", "sampling_batch_info", "num_tokens_in_batch"),
     ),
-    "sglang.srt.plugins.hook_registry:HookRegistry.register": ("target", "hook", "hook_type"),
+    "sglang.srt.plugins.hook_registry:HookRegistry.register": ("target", "hook", "hook_type", "source"),
 }
 """What is called or overridden, and the parameters it had in the tested version."""
 

@@ -5,20 +5,24 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from sglang.srt.configs.hybrid_arch import mambaish_config
 from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
-from sglang.srt.runtime_context import get_spec
+from sglang.srt.runtime_context import get_observability, get_parallel, get_spec
 from sglang.srt.speculative.base_spec_worker import BaseSpecWorker
 from sglang.srt.speculative.dflash_info import DFlashVerifyInput
 from torch import Tensor
 
 from dflash_backends.sglang.cycle import Cycle, Drafting
+from dflash_backends.sglang.first_token import FirstToken
 from dflash_backends.sglang.layout import Nodes, kept_by
+from dflash_backends.sglang.metrics import Counters
 from dflash_backends.sglang.options import worker_settings
 from dflash_backends.sglang.state import Anchors
 from dflash_backends.sglang.target import SGLangTarget, tap_order
 from dflash_backends.sglang.verification import adjust, record_logprobs
 from dflash_core.drafter.hosted import HostedPool
+from dflash_core.errors import UnsupportedError
 from dflash_core.verdict import Verdict
 
 logger = logging.getLogger(__name__)
@@ -35,9 +39,15 @@ class DFlashCoreWorker(BaseSpecWorker):
         # what SGLang was given is in `server_args`; what became of it is here
         resolved = get_spec()
         settings = worker_settings(resolved)
+        refuse_recurrent(self._runner.model_config)
         target = SGLangTarget(self._runner)
-        self._cycle = Cycle(settings, target, int(target_worker.random_seed))
+        # every rank runs the same cycles, so one counts them
+        counted = get_observability().enable_metrics and get_parallel().tp_rank == 0
+        seed = int(target_worker.random_seed)
+        self._cycle = Cycle(settings, target, seed, Counters() if counted else None)
         self._drafter = self._cycle.drafter
+        self._first = FirstToken(seed)
+        self._first.install(self._runner.sampler)
         target.capture(self._drafter.taps)
         self._tap_order = tap_order(self._drafter.taps, target.info.hidden_size, self._device)
         self._reserved = int(resolved.speculative_num_draft_tokens)
@@ -84,6 +94,7 @@ class DFlashCoreWorker(BaseSpecWorker):
 
     @torch.no_grad()
     def _prefill(self, batch: Any, on_publish: Callable[[Tensor], None] | None) -> GenerationBatchResult:
+        self._first.requests = batch.reqs
         result = self._target_worker.forward_batch_generation(
             batch, capture_hidden_mode=CaptureHiddenMode.FULL
         )
@@ -185,3 +196,12 @@ class DFlashCoreWorker(BaseSpecWorker):
         if self._pool is None:
             raise RuntimeError("SGLang ran a batch before it had allocated its pools.")
         return self._pool
+
+
+def refuse_recurrent(model_config: Any) -> None:
+    """Raise UnsupportedError for targets with layers whose state is not a KV cache (GDN, Mamba)."""
+    if mambaish_config(model_config) is not None:
+        raise UnsupportedError(
+            f"{model_config.model_path} has recurrent layers. SGLang commits their state by steps of its own "
+            "algorithms, which DFLASH_CORE does not drive; use SGLang's DFLASH for this target."
+        )

@@ -1,0 +1,178 @@
+"""Arguments are checked, and what follows from them is filled in, before any model is loaded."""
+
+from types import SimpleNamespace
+
+import pytest
+from sglang_server import DRAFT, model
+
+pytest.importorskip("sglang", reason="SGLang is in an environment of its own; see `make test-sglang`")
+
+
+def arguments(**given):
+    """SGLang's arguments as they are when it asks an algorithm to check them."""
+    defaults = {
+        **{"model_path": str(model()), "revision": None, "speculative_draft_model_revision": None},
+        **{"speculative_draft_model_path": str(DRAFT), "speculative_num_draft_tokens": None},
+        **{"speculative_dflash_block_size": None, "speculative_draft_window_size": None},
+        **{"speculative_num_steps": None, "speculative_eagle_topk": None, "disable_overlap_schedule": False},
+        **{"pp_size": 1, "tp_size": 1, "enable_dp_attention": False, "enable_return_hidden_states": False},
+        **{"speculative_draft_model_quantization": None, "enable_hierarchical_cache": False},
+        **{"disaggregation_mode": "null", "enable_mixed_chunk": False, "enable_unified_memory": False},
+        "enable_lora": None,
+        "device": "cpu",
+    }
+    return SimpleNamespace(**{**defaults, **given})
+
+
+@pytest.fixture
+def complete(monkeypatch):
+    """`complete` in a clean environment."""
+    import os
+
+    from dflash_backends.sglang.algorithm import complete
+
+    for name in [*os.environ]:
+        if name.startswith("DFLASH_"):
+            monkeypatch.delenv(name)
+
+    def checked(environment=(), **given):
+        for name, value in dict(environment).items():
+            monkeypatch.setenv(name, value)
+        found = arguments(**given)
+        complete(found)
+        return found
+
+    return checked
+
+
+def test_everything_has_a_default(complete):
+    found = complete()
+    assert (found.speculative_dflash_block_size, found.speculative_num_draft_tokens) == (8, 8)
+    assert (found.speculative_num_steps, found.speculative_eagle_topk) == (1, 1)
+    assert found.disable_overlap_schedule
+
+
+def test_sglangs_flags_mean_what_they_mean_for_its_own_algorithm(complete):
+    assert complete(speculative_num_draft_tokens=4).speculative_dflash_block_size == 4
+    assert complete(speculative_dflash_block_size=5).speculative_num_draft_tokens == 5
+    assert complete(speculative_draft_window_size=64).speculative_draft_window_size == 64
+
+
+def test_as_many_slots_are_reserved_as_nodes_are_verified(complete):
+    assert complete({"DFLASH_TREE_BUDGET": "16"}).speculative_num_draft_tokens == 17
+    assert (
+        complete({"DFLASH_VERIFY_LENGTH": "3", "DFLASH_TREE_BUDGET": "none"}).speculative_num_draft_tokens
+        == 3
+    )
+
+
+REFUSED = {
+    "tree and count": (
+        {"speculative_num_draft_tokens": 8},
+        {"DFLASH_TREE_BUDGET": "16"},
+        "--speculative-num-draft-tokens is 8, but tree_budget is 16",
+    ),
+    "two sizes": (
+        {"speculative_num_draft_tokens": 8, "speculative_dflash_block_size": 4},
+        {},
+        "they mean the same",
+    ),
+    "no draft": ({"speculative_draft_model_path": None}, {}, "give --speculative-draft-model-path"),
+    "a length beyond the block": (
+        {"speculative_dflash_block_size": 4},
+        {"DFLASH_VERIFY_LENGTH": "8"},
+        "verify_length is 8",
+    ),
+    "a mistyped setting": ({}, {"DFLASH_TREE_BUGET": "8"}, "Did you mean DFLASH_TREE_BUDGET"),
+    "pipeline": ({"pp_size": 2}, {}, "--pp-size is 2"),
+    "hidden states": ({"enable_return_hidden_states": True}, {}, "hidden states"),
+    "no folder": ({"speculative_draft_model_path": "/nowhere/at/all"}, {}, "/nowhere/at/all"),
+    "auto on several ranks": ({"tp_size": 2}, {"DFLASH_SCHEDULE": "auto"}, "tp-size"),
+    "auto on a GPU": ({"device": "cuda"}, {"DFLASH_SCHEDULE": "auto"}, "schedule"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_meant_is_refused_with_the_reason(complete, case):
+    from dflash_core.errors import DFlashError
+
+    given, environment, message = REFUSED[case]
+    with pytest.raises(DFlashError, match=message):
+        complete(environment, **given)
+
+
+def test_the_flags_are_on_sglangs_command_line_and_reach_its_processes(monkeypatch):
+    import argparse
+    import os
+
+    from sglang.srt.plugins import load_plugins
+
+    load_plugins()
+    from sglang.srt.server_args import ServerArgs
+    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+    parser = argparse.ArgumentParser()
+    ServerArgs.add_cli_args(parser)
+    given = ["--model-path", "x", "--dflash-tree-budget", "12", "--dflash-config", "some.toml"]
+    parsed = parser.parse_args(given)
+    monkeypatch.setenv("DFLASH_TREE_BUDGET", "1")  # flags come before variables
+    monkeypatch.setenv("DFLASH_CONFIG", "other.toml")
+    ServerArgs.from_cli_args(parsed)
+    assert (os.environ["DFLASH_TREE_BUDGET"], os.environ["DFLASH_CONFIG"]) == ("12", "some.toml")
+    assert SpeculativeAlgorithm.from_string("dflash_core").name == "DFLASH_CORE"
+
+
+def test_an_untested_version_starts_only_on_demand_and_says_what_changed(monkeypatch):
+    from dflash_backends.sglang import registration, versions
+    from dflash_core.errors import UnsupportedError
+
+    assert versions.changes() == []
+    registration.check_version(None)
+    monkeypatch.setattr(versions, "installed", lambda: "0.9.9")
+    monkeypatch.setattr(registration, "installed", lambda: "0.9.9")
+    surface = {**versions.SURFACE, "sglang.srt.speculative.spec_utils:build_grammar_vocab_mask": ("reqs",)}
+    monkeypatch.setattr(versions, "SURFACE", surface)
+    with pytest.raises(UnsupportedError, match=r"this is 0\.9\.9.*build_grammar_vocab_mask takes"):
+        registration.check_version(None)
+    monkeypatch.setenv(versions.OVERRIDE, "1")
+    registration.check_version(None)
+
+
+def test_the_platform_is_never_chosen_but_by_name(monkeypatch):
+    from dflash_backends.sglang.entry import platform
+
+    for value in ("", "other", "DFLASH_CPU"):
+        monkeypatch.setenv("SGLANG_PLATFORM", value)
+        assert platform() is None
+    monkeypatch.delenv("SGLANG_PLATFORM")
+    assert platform() is None
+    monkeypatch.setenv("SGLANG_PLATFORM", "dflash_cpu")
+    assert platform() == "dflash_backends.sglang.cpu.platform:DFlashCpuPlatform"
+
+
+def test_the_drafts_context_is_counted_as_memory_of_a_slot(monkeypatch):
+    import torch
+
+    from dflash_backends.sglang import memory
+
+    monkeypatch.setattr(memory, "ours", lambda: True)
+    monkeypatch.setattr(memory, "get_spec", lambda: SimpleNamespace(speculative_draft_model_path=str(DRAFT)))
+    sizes = SimpleNamespace(_cell_size=1000)
+    configuration = SimpleNamespace(is_draft_worker=False, model_config=SimpleNamespace(dtype=torch.float32))
+    memory.count_context(None, sizes, configuration)
+    assert sizes._cell_size == 1000 + 2 * 3 * 3 * 64 * 4  # keys and values, layers, heads, size, bytes
+    monkeypatch.setattr(memory, "ours", lambda: False)
+    memory.count_context(None, sizes, configuration)
+    assert sizes._cell_size == 5608
+    assert memory.widen_rows(12) == 12
+
+
+def test_what_is_hooked_of_sglang_is_there():
+    """A hook on a name that does not exist is only logged by SGLang."""
+    import pkgutil
+
+    from dflash_backends.sglang import flags, memory
+
+    for place in (memory.SIZING, memory.CONFIGURATOR, f"{flags.ARGUMENTS}.add_cli_args"):
+        assert callable(pkgutil.resolve_name(place))
+    assert callable(pkgutil.resolve_name("sglang.srt.mem_cache.allocation.assign_req_to_token_pool_func"))
