@@ -226,6 +226,20 @@ def test_the_report_is_one_file_that_needs_no_network(capsys, servers, tmp_path)
         assert words in text
 
 
+def test_a_server_that_stops_answering_is_counted_and_the_rest_still_reported(capsys, servers, tmp_path):
+    with OpenAIServer(fail=range(1, 100)) as broken:
+        extra = ["--system", f"endpoint:url={broken.address},label=broken", "--html", "report.html"]
+        code, data = measured(
+            capsys, *servers, *extra, *QUICK, "--assert", "failed of fast == 0", "--assert", "failed == 0"
+        )
+    assert code == 1
+    row = figures(data, "broken")
+    assert (row["requests"], row["failed"], row["speedup"]) == (6, 6, None)
+    assert row["latencies"]["ttft"]["p50"] is None
+    assert [c["holds"] for c in data["claims"] if c["system"] == "fast"] == [True, True]
+    assert "6 (6 failed)" in (tmp_path / "report.html").read_text()
+
+
 def test_help_has_examples_and_does_not_import_torch():
     code = (
         "import sys\nfrom dflash_core.cli import main\n"

@@ -60,9 +60,7 @@ class DFlashLoopSystem:
     def about(self) -> Mapping[str, Any]:
         return {
             "kind": "dflash-0.1.0",
-            "target": self._target.info.name,
-            "draft": str(self._settings.draft),
-            "dtype": self._settings.dtype,
+            "settings": self._settings.model_dump(mode="json"),
         }
 
     def open(self, at_once: int | None) -> None:
