@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from dflash_core.bench.answer import Answer
 from dflash_core.bench.requests import Ask
-
-if TYPE_CHECKING:
-    from dflash_core.bench.workbench import Workbench
 
 
 @dataclass(frozen=True)
@@ -60,7 +57,3 @@ class System(Protocol):
             DFlashError: nothing can be answered at all.
         """
         ...
-
-
-BuildSystem = Callable[["Workbench", Mapping[str, str]], System]
-"""Makes a system from what the bench has loaded and the options of `--system KIND:name=value,...`."""
