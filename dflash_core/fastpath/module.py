@@ -9,17 +9,14 @@ from torch.nn import functional as F
 
 from dflash_core.fastpath.table import LayoutTable
 from dflash_kernels.few_row_linear import few_row_linear
-from dflash_kernels.few_row_linear.layouts import LINEAR, Layout, pack
-
-STALE = -1
-"""A version that no weight has."""
+from dflash_kernels.few_row_linear.layouts import Layout
 
 
 class FastLinear(nn.Linear):
-    """An `nn.Linear` that shares the weight of the one it replaces, and keeps packed copies beside it.
+    """An `nn.Linear` that shares the weight of the one it replaces.
 
-    The layouts serve inference: while gradients are enabled, the product is torch's own. After the weight
-    was changed in place, moved or cast, it is packed again, or left to torch where it no longer qualifies.
+    The layouts serve inference: while gradients are enabled, and where the weight was moved or cast to what
+    they are not made for, the product is torch's own.
     """
 
     def __init__(self, linear: nn.Linear, layouts: Sequence[Layout]) -> None:
@@ -32,46 +29,32 @@ class FastLinear(nn.Linear):
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.weight, self.bias = linear.weight, linear.bias
         self.train(linear.training)
-        self._layouts = tuple(LINEAR if layout == LINEAR else layout for layout in layouts)
-        self._packed: dict[Layout, Tensor | None] = {}
-        self._packed_version = STALE
-        self._pack()
+        self._layouts = tuple(layouts)
+        self._qualified: Tensor | None = None
 
     def forward(self, input: Tensor) -> Tensor:
+        weight = self.weight
         rows = input.numel() // self.in_features
-        layout = self._layouts[rows] if rows < len(self._layouts) else LINEAR
-        if layout is LINEAR or torch.is_grad_enabled():
-            return F.linear(input, self.weight, self.bias)
-        if self.weight._version != self._packed_version:
-            self._pack()
-        if layout not in self._packed:
-            return F.linear(input, self.weight, self.bias)
-        return few_row_linear(input, self.weight, self.bias, layout, self._packed[layout])
+        layout = self._layouts[rows] if rows < len(self._layouts) else "linear"
+        if layout == "linear" or torch.is_grad_enabled() or not self._qualifies(weight):
+            return F.linear(input, weight, self.bias)
+        return few_row_linear(input, weight, self.bias, layout)
 
-    @property
-    def extra_bytes(self) -> int:
-        """Memory of the packed copies."""
-        return sum(packed_bytes(self.weight, layout) for layout in self._packed)
-
-    def _pack(self) -> None:
-        wanted = set(self._layouts) - {LINEAR} if can_be_fast(self) else set()
-        with torch.no_grad():
-            self._packed = {layout: pack(self.weight.detach(), layout) for layout in wanted}
-        self._packed_version = self.weight._version
+    def _qualifies(self, weight: Tensor) -> bool:
+        """Looked at once for each weight, since it costs as much as a small product."""
+        if self.__dict__["_qualified"] is not weight:
+            if not can_be_fast(self):
+                return False
+            self.__dict__["_qualified"] = weight  # past nn.Module, which would register a second parameter
+        return True
 
     def _apply(self, fn: Any, recurse: bool = True) -> "FastLinear":
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self._packed_version = STALE
+        self.__dict__["_qualified"] = None
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_packed": {}, "_packed_version": STALE}  # a library's format has no copy
-
-
-def packed_bytes(weight: Tensor, layout: Layout) -> int:
-    """Memory of a packed copy: oneDNN's is as large as the weight, MKL's twice as large."""
-    copies = {"onednn": 1, "mkl": 2}
-    return copies.get(layout.kind, 0) * weight.numel() * weight.element_size()
+        return {**self.__dict__, "_qualified": None}
 
 
 def can_be_fast(linear: nn.Linear) -> bool:
@@ -105,15 +88,13 @@ def _has_hooks(module: nn.Module) -> bool:
 def apply_fast_path(module: nn.Module, table: LayoutTable) -> int:
     """Replace the linear layers for whose weights the table has a layout; nothing else of the module changes.
 
-    Costs the memory of the packed copies that the table asks for (`FastLinear.extra_bytes`).
-
     Returns:
         how many layers were replaced.
     """
     replaced: dict[nn.Linear, FastLinear] = {}
     for parent, name, linear in list(fast_candidates(module)):
         layouts = table.layouts((linear.out_features, linear.in_features))
-        if any(layout != LINEAR for layout in layouts):
+        if any(layout != "linear" for layout in layouts):
             if linear not in replaced:
                 replaced[linear] = FastLinear(linear, layouts)
             setattr(parent, name, replaced[linear])

@@ -10,7 +10,6 @@ from dflash_backends.transformers import costs
 from dflash_backends.transformers.attention import GROUPED
 from dflash_core.fastpath import FastLinear, LayoutTable, enable, quiet
 from dflash_core.fastpath.choice import ROWS
-from dflash_kernels.few_row_linear.layouts import COLUMN
 
 NAMES = ("llama", "mistral-sliding", "gemma3", "qwen3-moe", "gpt-oss", "qwen3.5")
 TREE = tree_of([[-1, 0, 0, 1, 2], [-1, 0, 1, 1, -1], [-1, 0, 0, 0, 3]], num_nodes=(5, 4, 5))
@@ -29,9 +28,9 @@ def _quiet_machine(monkeypatch, tmp_path):
 def column_layout(monkeypatch):
     """Every layer computes in a layout that is not torch's own, whatever is fastest here."""
 
-    def table(weights, packed):
+    def table(weights):
         shapes = {(weight.shape[0], weight.shape[1]) for weight in weights}
-        return LayoutTable(dict.fromkeys(shapes, tuple((rows, COLUMN) for rows in ROWS)), {1: 1.0})
+        return LayoutTable(dict.fromkeys(shapes, tuple((rows, "column") for rows in ROWS)), {1: 1.0})
 
     monkeypatch.setattr(enable, "calibrate_layouts", table)
 

@@ -212,7 +212,7 @@ def test_a_file_that_is_not_gguf_is_refused(tmp_path):
 
 
 def test_an_unknown_fast_setting_names_the_known_ones(folder):
-    with pytest.raises(SettingsError, match="one of: auto, lean, off"):
+    with pytest.raises(SettingsError, match="one of: auto, off"):
         load(folder, fast="on")
 
 

@@ -33,8 +33,7 @@ def load_target(
             downloaded; no code of the folder is run.
         dtype: "float32", "bfloat16" or "float16".
         fast: how few rows are computed on the CPU: "auto" in the layouts that are fastest on this machine,
-            some of which keep a packed copy of the weights (`target.fast.extra_bytes`), "lean" in those that
-            keep none, "off" as transformers does. Results are equal within float32 rounding.
+            "off" as transformers does. Results are equal within float32 rounding.
         device: where to put it; the CPU when `None`.
         attention: "sdpa" or "eager"; transformers' choice for the class when `None`.
         calibrate: whether to measure what a forward costs by its tokens, where the schedule "auto" begins.

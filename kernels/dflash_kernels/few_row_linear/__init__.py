@@ -12,28 +12,20 @@ _IMPLEMENTATIONS = {"reference": reference.few_row_linear, "layouts": layouts.mu
 
 
 def few_row_linear(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    layout: Layout,
-    packed: Tensor | None,
-    *,
-    impl: Impl = "auto",
+    x: Tensor, weight: Tensor, bias: Tensor | None, layout: Layout, *, impl: Impl = "auto"
 ) -> Tensor:
     """`x @ weight.T + bias`, equal to `torch.nn.functional.linear` within float32 rounding.
 
     Args:
-        x: [..., in] float32 on the CPU; its rows are the product of the leading dimensions, and not more
-            than `layout` serves.
+        x: [..., in] float32 on the CPU; its rows are the product of the leading dimensions.
         weight: [out, in] float32 on the CPU, contiguous.
         bias: [out] or `None`.
         layout: how to compute it.
-        packed: what `layouts.pack(weight, layout)` returned.
         impl: "auto" computes it in the layout asked for.
 
     Returns:
         [..., out] float32.
     """
     if impl == "auto":
-        return layouts.multiply(x, weight, bias, layout, packed)
-    return choose("few_row_linear", impl, x, _IMPLEMENTATIONS)(x, weight, bias, layout, packed)
+        return layouts.multiply(x, weight, bias, layout)
+    return choose("few_row_linear", impl, x, _IMPLEMENTATIONS)(x, weight, bias, layout)
