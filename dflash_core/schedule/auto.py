@@ -23,7 +23,8 @@ class AutoSchedule:
 
     Expected tokens come from acceptance by depth as seen so far, seconds from the calibrated curve of the
     target's forward and from the cycles themselves. Where no length beats plain decoding, it decodes
-    plainly and tries a draft again after a pause that grows while the trials fail.
+    plainly and tries a draft again after a pause that grows while the trials fail. It drafts no more slots
+    than it verifies: what later slots add to the earlier ones is small, and is in the acceptance it sees.
     Requests that ask for a verify length of their own, or for a tree, get just that.
     """
 
@@ -48,7 +49,8 @@ class AutoSchedule:
         free = [request for request, length in zip(requests, asked, strict=True) if length is None]
         chosen = self._choose(free, len(requests)) if free else 1
         reasons = [DRAFT_DOES_NOT_PAY if length is None else None for length in asked]
-        return plan_lengths(requests, [chosen if length is None else length for length in asked], reasons)
+        lengths = [chosen if length is None else length for length in asked]
+        return plan_lengths(requests, lengths, reasons, short=[length is None for length in asked])
 
     def observe(
         self,

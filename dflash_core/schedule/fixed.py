@@ -39,7 +39,10 @@ def asked_length(request: RequestView) -> int | None:
 
 
 def plan_lengths(
-    requests: Sequence[RequestView], lengths: Sequence[int], reasons: Sequence[str | None] | None = None
+    requests: Sequence[RequestView],
+    lengths: Sequence[int],
+    reasons: Sequence[str | None] | None = None,
+    short: Sequence[bool] | None = None,
 ) -> CyclePlan:
     """A plan with these verify lengths, shortened to what each request can still use.
 
@@ -50,13 +53,14 @@ def plan_lengths(
     Args:
         lengths: wanted verify lengths, anchor included; 1 is plain decoding.
         reasons: why a request is to decode plainly.
+        short: which requests draft no more slots than are verified, instead of a whole block.
     """
     blocks, verify, budgets, why = [], [], [], []
     for index, (request, wanted) in enumerate(zip(requests, lengths, strict=True)):
         block = min(request.block_size, request.remaining + 1)
         length = min(wanted, block, request.remaining)
         plain = length == 1
-        blocks.append(1 if plain else block)
+        blocks.append(length if plain or (short and short[index]) else block)
         verify.append(length)
         budgets.append(None if plain else request.tree_budget)
         why.append(_why(request, reasons[index] if reasons else None) if plain else None)
