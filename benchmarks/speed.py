@@ -21,6 +21,7 @@ import torch
 import dflash_core
 from dflash_backends.transformers.demo_model import smollm2_folder
 from dflash_core.bench.prompts import SETS, load_prompts
+from dflash_core.demo import draft_vocab_file
 from dflash_core.generation import GenerateResult, generate
 from dflash_core.schedule.auto import AutoSchedule
 
@@ -63,24 +64,25 @@ def main() -> None:
     parser.add_argument("--new-tokens", type=int, default=96)
     parser.add_argument("--sets", nargs="*", default=list(SETS), choices=list(SETS))
     parser.add_argument("--draft", type=Path, default=DRAFT)
-    parser.add_argument("--draft-vocab", type=int, default=None)
+    parser.add_argument("--draft-vocab", default=draft_vocab_file())
+    parser.add_argument("--lengths", type=int, nargs="*", default=[], help="verify lengths to show as well")
     parser.add_argument("--no-reference", action="store_true", help="leave out the dflash package")
     parser.add_argument("--json", type=Path, default=None, help="write every single run here")
     arguments = parser.parse_args()
 
     folder = smollm2_folder()
     target = dflash_core.load_target(folder)
-    options = {} if arguments.draft_vocab is None else {"draft_vocab": arguments.draft_vocab}
-    draft = dflash_core.load_draft(arguments.draft, target, **options)
+    draft = dflash_core.load_draft(arguments.draft, target, draft_vocab=arguments.draft_vocab)
     schedule = AutoSchedule(target, draft)
     limit = arguments.new_tokens
     ways: dict[str, Run] = {
         "plain": lambda prompt: of(generate(target, None, prompt, max_new_tokens=limit)),
         "auto": lambda prompt: of(generate(target, draft, prompt, max_new_tokens=limit, schedule=schedule)),
-        "block": lambda prompt: of(
-            generate(target, draft, prompt, max_new_tokens=limit, verify_length="block")
-        ),
     }
+    for length in arguments.lengths:
+        ways[f"verify {length}"] = lambda prompt, length=length: of(  # type: ignore[misc]
+            generate(target, draft, prompt, max_new_tokens=limit, verify_length=length)
+        )
     if not arguments.no_reference:
         ways["dflash 0.1.0"] = reference_loop(str(folder), arguments.draft, limit)
 

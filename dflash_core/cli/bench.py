@@ -71,7 +71,9 @@ def bench_command(
     engine: Annotated[str | None, typer.Option(help="What runs the target.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
     fast: Annotated[str | None, typer.Option(help="Fast path for few rows: auto or off.")] = None,
-    draft_vocab: Annotated[int | None, typer.Option(help="Tokens the draft chooses from.")] = None,
+    draft_vocab: Annotated[
+        str | None, typer.Option(help="Tokens the draft chooses from: a number, or a JSON file.")
+    ] = None,
     max_new_tokens: Annotated[int | None, typer.Option("--max-new-tokens", "-n", help="Most tokens.")] = None,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None,
     top_k: Annotated[int | None, typer.Option(help="0 is off.")] = None,

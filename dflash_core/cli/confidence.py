@@ -55,7 +55,9 @@ def confidence_command(
     ] = "slot,log_prob",
     epochs: Annotated[int, typer.Option(min=1, help="At most.")] = 60,
     seed: Annotated[int | None, typer.Option(help="Of prompts, weights and order.")] = None,
-    draft_vocab: Annotated[int | None, typer.Option(help="Tokens the draft chooses from.")] = None,
+    draft_vocab: Annotated[
+        str | None, typer.Option(help="Tokens the draft chooses from: a number, or a JSON file.")
+    ] = None,
     engine: Annotated[str | None, typer.Option(help="What runs the target.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16, of both models.")] = None,
     fast: Annotated[str | None, typer.Option(help="Fast path for few rows: auto or off.")] = None,

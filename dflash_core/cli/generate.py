@@ -43,7 +43,9 @@ def generate_command(
     verify_length: Annotated[str | None, typer.Option(help="auto, block or a number.")] = None,
     tree_budget: Annotated[int | None, typer.Option(help="Nodes of a token tree.")] = None,
     draft_window: Annotated[int | None, typer.Option(help="Newest positions the draft sees.")] = None,
-    draft_vocab: Annotated[int | None, typer.Option(help="Tokens the draft chooses from.")] = None,
+    draft_vocab: Annotated[
+        str | None, typer.Option(help="Tokens the draft chooses from: a number, or a JSON file.")
+    ] = None,
     schedule: Annotated[str | None, typer.Option(help="What plans each cycle: auto or fixed.")] = None,
     verifier: Annotated[str | None, typer.Option(help="What decides which drafts stay.")] = None,
     rollback: Annotated[str | None, typer.Option(help="How caches drop what was rejected.")] = None,

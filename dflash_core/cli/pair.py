@@ -71,18 +71,19 @@ def resolve_flags(flags: Mapping[str, Any], config: Path | None, demo_pair: bool
         SettingsError: also when `--demo-pair` meets a target or draft of the user's.
     """
     flags = dict(flags)
-    length = flags.get("verify_length")
-    if isinstance(length, str) and length.lstrip("-").isdigit():
-        flags["verify_length"] = int(length)
+    for name in ("verify_length", "draft_vocab"):
+        value = flags.get(name)
+        if isinstance(value, str) and value.lstrip("-").isdigit():
+            flags[name] = int(value)
     if demo_pair:
         for name in ("target", "draft"):
             if flags.get(name) is not None:
                 raise SettingsError(f"--demo-pair stands for a target and a draft; leave --{name} out.")
-        from dflash_core.demo import DRAFT_VOCAB, TARGET, draft_folder
+        from dflash_core.demo import TARGET, draft_folder, draft_vocab_file
 
         flags |= {"target": TARGET, "draft": str(draft_folder())}
         if flags.get("draft_vocab") is None:
-            flags["draft_vocab"] = DRAFT_VOCAB
+            flags["draft_vocab"] = str(draft_vocab_file())
     return resolve(flags, config=config)
 
 

@@ -1,6 +1,9 @@
 """Options of the block drafter, from how a person writes them to what the code needs."""
 
+import json
 from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -8,7 +11,7 @@ from torch import Tensor
 from dflash_core.errors import SettingsError
 from dflash_core.spec import DraftSpec
 
-DraftVocab = int | Sequence[int] | Tensor
+DraftVocab = int | str | PathLike[str] | Sequence[int] | Tensor
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -30,14 +33,16 @@ def samples(proposal: str, spec: DraftSpec) -> bool:
 
 
 def as_token_ids(value: DraftVocab, vocab_size: int) -> Tensor:
-    """Target ids that may be drafted: the n lowest of them, or those listed.
+    """Target ids that may be drafted: the n lowest of them, or those listed, in a file of JSON if need be.
 
     Returns:
         [n] int64, ascending, none twice.
 
     Raises:
-        SettingsError: none are left, or one is outside the vocabulary.
+        SettingsError: the file cannot be read, none are left, or one is outside the vocabulary.
     """
+    if isinstance(value, str | PathLike):
+        return as_token_ids(_listed(Path(value)), vocab_size)
     if isinstance(value, int):
         if not 1 <= value <= vocab_size:
             raise SettingsError(f"draft_vocab is {value}; it must be from 1 to {vocab_size}, the vocabulary.")
@@ -45,4 +50,14 @@ def as_token_ids(value: DraftVocab, vocab_size: int) -> Tensor:
     ids: Tensor = torch.unique(torch.as_tensor(value, dtype=torch.int64))
     if not len(ids) or ids[0] < 0 or ids[-1] >= vocab_size:
         raise SettingsError(f"draft_vocab must list token ids from 0 to {vocab_size - 1}, at least one.")
+    return ids
+
+
+def _listed(path: Path) -> list[int]:
+    try:
+        ids = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"draft_vocab is the file {path}, which cannot be read: {error}.") from None
+    if not isinstance(ids, list) or not all(type(one) is int and abs(one) < 2**31 for one in ids):
+        raise SettingsError(f"draft_vocab is the file {path}; it must hold a JSON list of token ids.")
     return ids

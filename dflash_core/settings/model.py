@@ -53,8 +53,11 @@ class Settings(BaseModel):
     draft_window: int | None = _count(
         None, "newest positions of context that the draft sees; by default the checkpoint's"
     )
-    draft_vocab: int | None = _count(
-        None, "the draft chooses from this many of the lowest token ids; by default from all"
+    draft_vocab: Annotated[int, Field(ge=1)] | Annotated[str, Field(min_length=1)] | None = _setting(
+        None,
+        "the draft chooses from this many of the lowest token ids, or from those listed in a JSON file; by "
+        "default from all",
+        "a whole number from 1, or a path",
     )
 
     schedule: str = _setting("auto", "what plans each cycle", "the name of a schedule", min_length=1)

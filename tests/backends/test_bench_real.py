@@ -7,7 +7,7 @@ from dflash_core.bench.figures import ALL
 from dflash_core.bench.options import BenchOptions
 from dflash_core.bench.report.page import page
 from dflash_core.bench.workbench import Workbench
-from dflash_core.demo import DRAFT_VOCAB, TARGET, draft_folder
+from dflash_core.demo import TARGET, draft_folder, draft_vocab_file
 from dflash_core.loading import load_draft, load_target
 
 pytestmark = pytest.mark.slow
@@ -25,7 +25,12 @@ def untimed(path, engine, dtype, **options):
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory):
-    flags = {"target": TARGET, "draft": str(draft_folder()), "draft_vocab": DRAFT_VOCAB, "max_new_tokens": 8}
+    flags = {
+        "target": TARGET,
+        "draft": str(draft_folder()),
+        "draft_vocab": str(draft_vocab_file()),
+        "max_new_tokens": 8,
+    }
     options = BenchOptions.parse(
         flags=flags,
         systems=SYSTEMS,

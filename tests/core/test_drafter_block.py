@@ -205,6 +205,16 @@ def test_a_draft_vocabulary_keeps_to_its_tokens_and_their_logits(name):
     assert (few.propose([5]).tree.tokens[0, 1:] < 40).all()
 
 
+def test_a_draft_vocabulary_can_be_a_file(tmp_path):
+    listed = tmp_path / "ids.json"
+    listed.write_text("[50, 3, 17]")
+    assert Session(SPECS["first"], [1], draft_vocab=listed).drafter.head.ids.tolist() == [3, 17, 50]
+    for wrong in ('{"ids": [1]}', '["3"]', "[true]", "[1e3]", f"[{10**30}]"):
+        listed.write_text(wrong)
+        with pytest.raises(SettingsError, match="must hold a JSON list of token ids"):
+            Session(SPECS["first"], [1], draft_vocab=str(listed))
+
+
 def test_a_draft_vocabulary_can_be_listed():
     session = Session(SPECS["first"], [1], draft_vocab=torch.tensor([50, 3, 17, 3]))
     assert session.drafter.head.ids.tolist() == [3, 17, 50]
@@ -218,6 +228,7 @@ def test_a_draft_vocabulary_can_be_listed():
         ({"draft_vocab": 62}, "from 1 to 61"),
         ({"draft_vocab": [4, 61]}, "0 to 60"),
         ({"draft_vocab": []}, "at least one"),
+        ({"draft_vocab": "no/such.json"}, "no/such.json, which cannot be read"),
         ({"proposal": "beam"}, "one of auto, argmax, sample"),
         ({"dtype": "int8"}, "one of float32, bfloat16, float16"),
         ({"context_dtype": torch.int32}, "context_dtype is torch.int32"),
