@@ -12,7 +12,9 @@ def expected() -> set[str]:
     found = set()
     for root in map(Path, ROOTS):
         for package in root.glob("dflash_*"):
-            files = (path for path in package.rglob("*") if path.suffix == ".py" or path.name == "py.typed")
+            files = (
+                path for path in package.rglob("*") if path.suffix in (".py", ".c") or path.name == "py.typed"
+            )
             found |= {path.relative_to(root).as_posix() for path in files}
     return found
 

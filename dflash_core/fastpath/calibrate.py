@@ -10,7 +10,7 @@ from torch import Tensor
 from dflash_core.fastpath.choice import ROWS, Cost, choose
 from dflash_core.fastpath.table import LayoutTable, Shape
 from dflash_kernels.few_row_linear import few_row_linear
-from dflash_kernels.few_row_linear.layouts import LAYOUTS, Layout
+from dflash_kernels.few_row_linear.layouts import Layout, available
 
 PASSES = 12
 BUDGET = 12.0
@@ -36,7 +36,7 @@ def calibrate_layouts(weights: Sequence[Tensor]) -> LayoutTable:
     counts = Counter(map(_shape, weights))
     with torch.inference_mode():
         times = _time(sample(weights))
-    costs = {shape: {layout: _cost(times, shape, layout) for layout in LAYOUTS} for shape in counts}
+    costs = {shape: {layout: _cost(times, shape, layout) for layout in available()} for shape in counts}
     steps = {shape: choose(costs[shape]) for shape in counts}
     seconds = {
         rows: sum(count * costs[shape][dict(steps[shape])[rows]][rows] for shape, count in counts.items())
@@ -65,7 +65,7 @@ def _time(weights: Sequence[Tensor]) -> Times:
     for _ in range(PASSES):
         for rows in ROWS:
             inputs = {weight.shape[1]: torch.randn(rows, weight.shape[1]) for weight in weights}
-            for layout in LAYOUTS:
+            for layout in available():
                 spent: dict[Shape, float] = dict.fromkeys(counts, 0.0)
                 for weight in weights:
                     spent[_shape(weight)] += _seconds(inputs[weight.shape[1]], weight, layout)

@@ -16,7 +16,7 @@ from dflash_core.fastpath.module import apply_fast_path, fast_candidates
 from dflash_core.fastpath.quiet import undisturbed
 from dflash_core.fastpath.store import cache_root, machine, recall, remember
 from dflash_core.fastpath.table import LayoutTable
-from dflash_kernels.few_row_linear.layouts import LAYOUTS
+from dflash_kernels.few_row_linear.layouts import available
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ def enable_fast_path(module: nn.Module, fast: Fast = "auto", cache_dir: Path | N
         return FastPath(fast, reason="no plain linear layer is float32 on the CPU")
     shapes = Counter(f"{weight.shape[0]}x{weight.shape[1]}" for weight in weights)
     key = {**machine(), "shapes": dict(sorted(shapes.items())), "rows": list(ROWS)}
-    key["layouts"] = list(LAYOUTS)
+    key["layouts"] = list(available())
     root = cache_dir or cache_root()
     table = _known(key, root)
     if table is None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from dflash_kernels.few_row_linear.layouts import LAYOUTS, Layout
 
@@ -56,10 +56,10 @@ def _shape(text: str) -> Shape:
     return int(out), int(inner)
 
 
-def _steps(entries: Iterable[tuple[int, str]]) -> Iterable[tuple[int, Layout]]:
+def _steps(entries: Iterable[tuple[int, Layout]]) -> Iterable[tuple[int, Layout]]:
     last = 0
     for rows, text in entries:
         if rows <= last or text not in LAYOUTS:
             raise ValueError(f"layout {text} for {rows} rows after {last}")
         last = rows
-        yield rows, cast(Layout, text)
+        yield rows, text

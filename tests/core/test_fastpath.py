@@ -20,7 +20,7 @@ from dflash_core.fastpath import (
 )
 from dflash_core.fastpath.choice import ROWS, choose
 from dflash_core.fastpath.store import cache_root, recall, remember
-from dflash_kernels.few_row_linear.layouts import LAYOUTS
+from dflash_kernels.few_row_linear.layouts import LAYOUTS, available
 
 SHAPES = [(24, 16), (16, 24), (40, 16)]
 
@@ -53,7 +53,7 @@ def _quiet_machine(monkeypatch, tmp_path):
     monkeypatch.setenv("DFLASH_CACHE_DIR", str(tmp_path))
 
 
-@pytest.mark.parametrize("layout", ["column", "sliced"])
+@pytest.mark.parametrize("layout", [name for name in available() if name != "linear"])
 def test_a_model_computes_the_same_with_any_number_of_rows(layout):
     plain, fast = Net(), Net()
     assert apply_fast_path(fast, table_of(layout)) == 3
@@ -64,7 +64,7 @@ def test_a_model_computes_the_same_with_any_number_of_rows(layout):
                 torch.testing.assert_close(fast(shaped), plain(shaped), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("layout", ["column", "sliced"])
+@pytest.mark.parametrize("layout", [name for name in available() if name != "linear"])
 def test_the_layout_asked_for_is_the_one_that_computes(layout, monkeypatch):
     net, seen = Net(), []
     apply_fast_path(net, table_of(layout))
@@ -106,7 +106,7 @@ def test_what_is_not_a_plain_float32_layer_is_left_alone():
     assert apply_fast_path(nn.ModuleList([nn.Linear(5, 5)]), table_of("column")) == 0  # not measured
 
 
-@pytest.mark.parametrize("layout", ["column", "sliced"])
+@pytest.mark.parametrize("layout", [name for name in available() if name != "linear"])
 def test_gradients_flow_as_ever(layout):
     plain, fast = Net(), Net()
     apply_fast_path(fast, table_of(layout))
@@ -116,7 +116,7 @@ def test_gradients_flow_as_ever(layout):
         torch.testing.assert_close(ours.grad, theirs.grad)
 
 
-@pytest.mark.parametrize("layout", ["column", "sliced"])
+@pytest.mark.parametrize("layout", [name for name in available() if name != "linear"])
 def test_a_weight_that_changes_is_the_one_that_counts(layout):
     net = Net()
     apply_fast_path(net, table_of(layout))
@@ -133,7 +133,7 @@ def test_a_weight_that_changes_is_the_one_that_counts(layout):
         torch.testing.assert_close(net.float()(tokens).double(), wide, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("layout", ["column", "sliced"])
+@pytest.mark.parametrize("layout", [name for name in available() if name != "linear"])
 def test_a_copy_of_the_model_is_whole(layout):
     net = Net()
     apply_fast_path(net, table_of(layout))

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from dflash_kernels.few_row_linear import few_row_linear
-from dflash_kernels.few_row_linear.layouts import LAYOUTS
+from dflash_kernels.few_row_linear import compiled, few_row_linear
+from dflash_kernels.few_row_linear.layouts import available
 
 
 def _problem(rows, out, inner, bias, seed=0):
@@ -15,11 +15,11 @@ def _problem(rows, out, inner, bias, seed=0):
     return x, weight, torch.randn(out, generator=generator) if bias else None
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", available())
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(("out", "inner"), [(1, 3), (7, 5), (64, 9), (96, 64), (130, 257), (192, 40)])
 def test_a_layout_changes_the_way_and_not_the_result(layout, bias, out, inner):
-    for rows in range(1, 9):
+    for rows in (*range(1, 10), 19):
         x, weight, offset = _problem(rows, out, inner, bias)
         exact = F.linear(x.double(), weight.double(), None if offset is None else offset.double())
         ours = few_row_linear(x, weight, offset, layout)
@@ -32,7 +32,7 @@ def test_a_layout_changes_the_way_and_not_the_result(layout, bias, out, inner):
         assert ours.is_contiguous()
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", available())
 def test_rows_are_the_product_of_the_leading_dimensions(layout):
     x, weight, _ = _problem(6, 11, 12, False)
     flat = few_row_linear(x, weight, None, layout)
@@ -42,7 +42,7 @@ def test_rows_are_the_product_of_the_leading_dimensions(layout):
     torch.testing.assert_close(strided, flat.view(3, 2, 11).transpose(0, 1))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", available())
 def test_a_row_does_not_depend_on_the_rows_beside_it(layout):
     """NaN in one row would spread to the others if padding or packing mixed them."""
     x, weight, offset = _problem(4, 24, 40, True)
@@ -51,3 +51,35 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(layout):
     dirty = few_row_linear(x, weight, offset, layout)
     assert torch.equal(dirty[[0, 1, 3]], clean[[0, 1, 3]])
     assert dirty[2].isnan().all()
+
+
+def test_the_compiled_product_is_kept_and_needs_no_compiler_again(monkeypatch, tmp_path):
+    if compiled.library() is None:
+        pytest.skip("this machine has no C compiler")
+    monkeypatch.setenv("DFLASH_CACHE_DIR", str(tmp_path))
+    compiled.library.cache_clear()
+    try:
+        assert compiled.library() is not None
+        (made,) = (tmp_path / "kernels").iterdir()
+        damaged = tmp_path / "damaged" / "kernels" / made.name
+        damaged.parent.mkdir(parents=True)
+        damaged.write_bytes(b"not a library")
+        monkeypatch.setenv("DFLASH_CACHE_DIR", str(tmp_path / "damaged"))
+        compiled.library.cache_clear()
+        assert compiled.library() is None  # no other layout suffers
+        monkeypatch.setattr(compiled, "FLAGS", ("--no-such-flag",))
+        compiled.library.cache_clear()
+        assert compiled.library() is None
+        monkeypatch.setattr(compiled.shutil, "which", lambda name: None)
+        compiled.library.cache_clear()
+        assert "compiled" not in available()
+    finally:
+        monkeypatch.undo()
+        compiled.library.cache_clear()
+
+
+def test_small_numbers_stay_what_they_are():
+    """A library that was compiled with the wrong flags would flush them to zero in the whole process."""
+    available()
+    tiny = torch.tensor([1e-40])
+    assert float(tiny * 0.5) > 0

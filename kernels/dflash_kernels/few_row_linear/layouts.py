@@ -11,9 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-Layout = Literal["linear", "column", "sliced"]
+from dflash_kernels.few_row_linear import compiled
+
+Layout = Literal["linear", "column", "sliced", "compiled"]
 """One way to compute the product: "linear" is torch's own; "column" multiplies from the left,
-`(W @ x.T).T`; "sliced" is a batch of products with `SLICE` output features each."""
+`(W @ x.T).T`; "sliced" is a batch of products with `SLICE` output features each; "compiled" is our own
+routine in C, where there is a compiler."""
 
 SLICE = 64
 """Output features of a slice: a slice of the weight stays in a core's cache while all rows pass over it."""
@@ -47,4 +50,10 @@ LAYOUTS: dict[Layout, Callable[[Tensor, Tensor, Tensor | None], Tensor]] = {
     "linear": F.linear,
     "column": _column,
     "sliced": _sliced,
+    "compiled": compiled.multiply,
 }
+
+
+def available() -> tuple[Layout, ...]:
+    """The layouts that this machine has."""
+    return tuple(name for name in LAYOUTS if name != "compiled" or compiled.library() is not None)
