@@ -2,7 +2,7 @@
 # They use the active virtual environment, or the interpreter in DFLASH_PYTHON (for a machine with a GPU and
 # a torch of its own), or .venv, which they make.
 
-.PHONY: help demo test test-fast test-sglang check format wheel clean
+.PHONY: help demo test test-long test-fast test-sglang check format wheel clean
 .NOTPARALLEL:
 
 # Nothing here may reach for a model hub.
@@ -16,6 +16,9 @@ demo: ## accelerate a real model with a real draft, beside plain decoding
 
 test: ## everything, minutes on a real model included
 	ci/python -m pytest
+
+test-long: ## what `make test` does on the real pair with fewer prompts and samples, in full: half an hour
+	DFLASH_TEST_PROMPTS=10 DFLASH_TEST_SAMPLES=20000 ci/python -m pytest -v tests/backends/test_real_lossless.py tests/backends/test_real_sampling.py
 
 test-fast: ## without what takes minutes
 	ci/python -m pytest -m "not slow"

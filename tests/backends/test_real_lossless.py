@@ -1,5 +1,7 @@
 """On the real pair: whatever is drafted and whoever shares the batch, greedy output is plain decoding's."""
 
+import os
+
 import pytest
 from real_pair import benchmark_prompts, real_draft, real_target
 
@@ -8,7 +10,9 @@ from dflash_core.request import Request
 
 pytestmark = pytest.mark.slow
 
-PROMPTS_A_SET = 10
+PROMPTS_A_SET = int(os.environ.get("DFLASH_TEST_PROMPTS", "2"))
+"""`make test-long` takes 10."""
+
 LIMITS = (16, 6, 12, 9, 14)
 """New tokens of prompts 0, 1, 2, ..., over and over: requests of one batch leave at different times."""
 
