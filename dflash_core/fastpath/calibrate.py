@@ -19,6 +19,12 @@ BUDGET = 12.0
 SAMPLE_BYTES = 640 * 2**20
 """Weights that are timed, where a model has more: so many that no cache holds them from pass to pass."""
 
+LEAST_BYTES = 320 * 2**20
+"""And where a model has less, as much of copies."""
+
+MOST_COPIES = 64
+"""Of a toy."""
+
 Times = dict[tuple[Shape, Layout, int], float]
 """Shape, layout, rows -> seconds of one product, the mean of a pass over all weights of the best pass."""
 
@@ -35,7 +41,7 @@ def calibrate_layouts(weights: Sequence[Tensor]) -> LayoutTable:
     """
     counts = Counter(map(_shape, weights))
     with torch.inference_mode():
-        times = _time(sample(weights))
+        times = _time(beyond_cache(sample(weights)))
     costs = {shape: {layout: _cost(times, shape, layout) for layout in available()} for shape in counts}
     steps = {shape: choose(costs[shape]) for shape in counts}
     seconds = {
@@ -43,6 +49,16 @@ def calibrate_layouts(weights: Sequence[Tensor]) -> LayoutTable:
         for rows in ROWS
     }
     return LayoutTable(steps, seconds)
+
+
+def beyond_cache(weights: Sequence[Tensor]) -> list[Tensor]:
+    """The weights, with copies of them where they are so small that a cache would hold them between passes.
+
+    A draft's weights are small, but between two drafts the target's go through the cache.
+    """
+    total = sum(weight.numel() * weight.element_size() for weight in weights)
+    copies = min(MOST_COPIES, -(-LEAST_BYTES // max(1, total)) - 1)
+    return [*weights, *(weight.clone() for _ in range(copies) for weight in weights)]
 
 
 def sample(weights: Sequence[Tensor]) -> list[Tensor]:
