@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 
 from dflash_backends.sglang.layout import full_mask, kept_by, links, nodes_of
 from dflash_backends.sglang.metrics import counts
+from dflash_backends.sglang.options import export
 from dflash_backends.sglang.penalties import counted, not_before, penalties_of, repeated
 from dflash_backends.sglang.requests import NO_TOP_K, sampling_of, seed_of, view_of
 from dflash_backends.sglang.target import tap_order
+from dflash_core.errors import SettingsError
 from dflash_core.schedule.base import CyclePlan
-from dflash_core.settings import Settings
+from dflash_core.settings import Settings, resolve
 from dflash_core.tree import chain, from_parents
 from dflash_core.verdict import Verdict
 
@@ -159,6 +161,19 @@ def test_a_cycle_is_counted_by_what_was_drafted_looked_at_and_kept():
     assert counts(plan, [2, 3, 0]) == {
         **{"cycles": 1, "drafted_tokens": 14, "verified_nodes": 19, "accepted_tokens": 5, "plain_tokens": 1}
     }
+
+
+def test_settings_for_an_engine_started_from_python_reach_its_processes(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for name in ("DFLASH_TREE_BUDGET", "DFLASH_BLOCK_DIFFUSION"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    export(tree_budget=16, block_diffusion=True, proposal=None)
+    found = resolve()
+    assert (found.settings.tree_budget, found.origins["tree_budget"]) == (16, "DFLASH_TREE_BUDGET")
+    assert found.settings.block_diffusion
+    with pytest.raises(SettingsError, match="Did you mean"):
+        export(tree_buget=3)
 
 
 def test_a_request_without_penalties_has_no_processors():

@@ -74,6 +74,16 @@ def complete(server_args: Any) -> None:
     settings = with_default_schedule(resolved)
     if settings.draft is None:
         raise SettingsError(f"{NAME} needs a draft: give --speculative-draft-model-path.")
+    if not settings.block_diffusion:
+        raise SettingsError(
+            f"block_diffusion is false ({resolved.origins['block_diffusion']}), but {NAME} is nothing else; "
+            "leave --speculative-algorithm out to decode plainly."
+        )
+    if settings.rollback not in ("auto", "crop", "gather"):
+        raise UnsupportedError(
+            f"rollback is {settings.rollback!r} ({resolved.origins['rollback']}), but SGLang's caches are "
+            'cropped or gathered; use "auto".'
+        )
     if settings.schedule == "auto":
         refuse_auto(server_args)
     draft = local_folder(settings.draft, server_args.speculative_draft_model_revision)

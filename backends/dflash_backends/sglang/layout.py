@@ -84,9 +84,11 @@ def full_mask(visible: Tensor, lengths: Tensor, lengths_host: list[int]) -> Tens
 
 
 def kept_by(verdict: Verdict, window: Tensor, lengths: Tensor) -> Kept:
-    """Args:
-    window: [B, N] int64, the slots that the verify forward wrote.
-    lengths: [B] int64, committed positions before it.
+    """Where the accepted nodes lie, and where they belong.
+
+    Args:
+        window: [B, N] int64, the slots that the verify forward wrote.
+        lengths: [B] int64, committed positions before it.
     """
     width = window.shape[1]
     nodes = verdict.nodes

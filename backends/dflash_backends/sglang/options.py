@@ -15,11 +15,7 @@ def server_settings(server_args: Any) -> Resolved:
     Raises:
         SettingsError: flags contradict each other, or something needed is missing.
     """
-    flags = {
-        "draft": server_args.speculative_draft_model_path,
-        "block_size": server_args.speculative_dflash_block_size,
-        "draft_window": server_args.speculative_draft_window_size,
-    }
+    flags = _flags(server_args)
     found = resolve(flags)
     nodes = server_args.speculative_num_draft_tokens
     if nodes is not None:
@@ -40,13 +36,7 @@ def server_settings(server_args: Any) -> Resolved:
 
 def worker_settings(server_args: Any) -> Settings:
     """The same in a scheduler process, where SGLang's arguments have been completed by `server_settings`."""
-    flags = {
-        "draft": server_args.speculative_draft_model_path,
-        "block_size": server_args.speculative_dflash_block_size,
-        "draft_window": server_args.speculative_draft_window_size,
-    }
-    resolved = resolve(flags)
-    return with_default_schedule(resolved)
+    return with_default_schedule(resolve(_flags(server_args)))
 
 
 def with_default_schedule(resolved: Resolved) -> Settings:
@@ -74,4 +64,15 @@ def export(**settings: Any) -> None:
     resolve(settings)
     for name, value in settings.items():
         if value is not None:
-            os.environ[f"DFLASH_{name.upper()}"] = str(value)
+            os.environ[f"DFLASH_{name.upper()}"] = (
+                str(value).lower() if isinstance(value, bool) else str(value)
+            )
+
+
+def _flags(server_args: Any) -> dict[str, Any]:
+    """SGLang's flags under the names of our settings."""
+    return {
+        "draft": server_args.speculative_draft_model_path,
+        "block_size": server_args.speculative_dflash_block_size,
+        "draft_window": server_args.speculative_draft_window_size,
+    }

@@ -87,6 +87,8 @@ REFUSED = {
     "pipeline": ({"pp_size": 2}, {}, "--pp-size is 2"),
     "hidden states": ({"enable_return_hidden_states": True}, {}, "hidden states"),
     "no folder": ({"speculative_draft_model_path": "/nowhere/at/all"}, {}, "/nowhere/at/all"),
+    "no drafting": ({}, {"DFLASH_BLOCK_DIFFUSION": "false"}, "block_diffusion is false"),
+    "replay": ({}, {"DFLASH_ROLLBACK": "replay"}, "cropped or gathered"),
     "auto on several ranks": ({"tp_size": 2}, {"DFLASH_SCHEDULE": "auto"}, "tp-size"),
     "auto on a GPU": ({"device": "cuda"}, {"DFLASH_SCHEDULE": "auto"}, "schedule"),
 }
