@@ -25,7 +25,7 @@ from dflash_core.training.confidence.plot import reliability_svg
 from dflash_core.training.confidence.temperatures import survival_loss
 
 SLOTS, WIDTH = 5, 12
-OPTIONS = FitOptions(width=16, epochs=40, batch=512, dropout=0.0)
+OPTIONS = FitOptions(width=16, epochs=40, dropout=0.0, hidden_scale=1.0)
 
 
 def drawn(probabilities, seed=0, groups=None):

@@ -29,6 +29,9 @@ class FitOptions:
         features: beside the hidden state.
         epochs: at most; it ends earlier when the validation loss has not fallen for `patience` of them.
         batch: slots a step.
+        dropout: share of the hidden state that is left out in a step.
+        hidden_scale: of the hidden state beside the features, both standardised. The hundreds of numbers of
+            a hidden state otherwise drown out the one that says most, the draft's own probability.
         seed: of the first weights and of the order.
     """
 
@@ -36,10 +39,11 @@ class FitOptions:
     features: tuple[ConfidenceFeature, ...] = ALL_FEATURES
     epochs: int = 60
     patience: int = 6
-    batch: int = 2048
+    batch: int = 512
     learning_rate: float = 3e-3
     weight_decay: float = 0.05
-    dropout: float = 0.1
+    dropout: float = 0.5
+    hidden_scale: float = 0.05
     seed: int = 0
 
 
@@ -101,7 +105,9 @@ def fit_head(
     generator = torch.Generator().manual_seed(options.seed)
     mean = seen.inputs.mean(0)
     spread = seen.inputs.std(0).clamp(min=1e-4)
-    mlp = _network(seen.inputs.shape[1], options, generator, float(seen.kept.mean()))
+    width = train.hidden.shape[-1]
+    spread[:width] /= options.hidden_scale
+    mlp = _network(seen.inputs.shape[1], width, options, generator, float(seen.kept.mean()))
     optimizer = torch.optim.AdamW(mlp.parameters(), options.learning_rate, weight_decay=options.weight_decay)
     steps = options.epochs * -(-len(seen.kept) // options.batch)
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
@@ -111,9 +117,8 @@ def fit_head(
         total = 0.0
         for rows in torch.randperm(len(seen.kept), generator=generator).split(options.batch):
             inputs = (seen.inputs[rows] - mean) / spread
-            loss = F.binary_cross_entropy_with_logits(
-                mlp(_dropped(inputs, options.dropout, generator))[:, 0], seen.kept[rows]
-            )
+            inputs[:, :width] = _dropped(inputs[:, :width], options.dropout, generator)
+            loss = F.binary_cross_entropy_with_logits(mlp(inputs)[:, 0], seen.kept[rows])
             optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(mlp.parameters(), 1.0)
@@ -130,11 +135,15 @@ def fit_head(
     return _unstandardised(kept, mean, spread)
 
 
-def _network(inputs: int, options: FitOptions, generator: torch.Generator, rate: float) -> nn.Sequential:
+def _network(
+    inputs: int, hidden: int, options: FitOptions, generator: torch.Generator, rate: float
+) -> nn.Sequential:
     """First weights from the generator alone; the second layer starts at the base rate."""
     up, down = nn.Linear(inputs, options.width), nn.Linear(options.width, 1)
     with torch.no_grad():
-        up.weight.copy_(torch.randn(up.weight.shape, generator=generator) / inputs**0.5)
+        up.weight.copy_(torch.randn(up.weight.shape, generator=generator))
+        up.weight[:, :hidden] /= hidden**0.5
+        up.weight[:, hidden:] /= max(1, inputs - hidden) ** 0.5
         up.bias.zero_()
         down.weight.copy_(torch.randn(down.weight.shape, generator=generator) * 0.1 / options.width**0.5)
         down.bias.fill_(torch.tensor(rate).logit().item())

@@ -7,7 +7,7 @@ from dflash_core.training.confidence.calibration import Reliability
 SIDE, MARGIN, GAP, STRIP = 300, 54, 56, 46
 """Pixels: of a diagram, around it, between two, and the height of its counts."""
 
-BLUE, GREY, INK = "#2a6fb0", "#c9cdd2", "#26292d"
+BLUE, GREY, DIM, INK = "#2a6fb0", "#c9cdd2", "#868b92", "#26292d"
 
 
 def reliability_svg(title: str, diagrams: Mapping[str, Reliability]) -> str:
@@ -35,7 +35,7 @@ def _diagram(left: int, top: int, caption: str, one: Reliability) -> list[str]:
         _text(left, top - 24, caption, size=13),
         _text(left, top - 8, f"ECE {one.ece:.4f}   NLL {one.nll:.4f}   n = {one.count}"),
         f'<rect x="{left}" y="{top}" width="{SIDE}" height="{SIDE}" fill="none" stroke="{GREY}"/>',
-        f'<line x1="{left}" y1="{bottom}" x2="{left + SIDE}" y2="{top}" stroke="{GREY}" '
+        f'<line x1="{left}" y1="{bottom}" x2="{left + SIDE}" y2="{top}" stroke="{DIM}" '
         'stroke-dasharray="4 4"/>',
     ]
     for tick in (0.0, 0.25, 0.5, 0.75, 1.0):

@@ -10,12 +10,16 @@ COLDEST, HOTTEST = 0.1, 10.0
 STEPS = 97
 """Of the search on a logarithmic scale, 1 among them; as many again around the best of these."""
 
+SPREAD = 0.35
+"""Standard deviation that a temperature's logarithm is expected to have: deep slots survive so seldom that a
+handful of blocks would decide about theirs."""
+
 FEWEST = 50
 """Blocks of which a slot's temperature can be told; with fewer it keeps that of the slot before."""
 
 
 def sequential_temperatures(logits: Tensor, observations: Observations) -> tuple[float, ...]:
-    """Temperatures under which the survival products of blocks are most likely.
+    """Temperatures under which the survival products of blocks are most likely, 1 being likelier beforehand.
 
     What a schedule multiplies is not a slot's own probability but the product of all up to it, in which
     errors add up. So the first slot's temperature is fitted first, to how often the first draft is accepted;
@@ -61,12 +65,14 @@ def _loss(logits: Tensor, temperatures: Tensor, observations: Observations) -> f
 
 
 def _best(logits: Tensor, before: Tensor, happened: Tensor) -> float:
-    """The temperature under which `before * sigmoid(logits / T)` fits best; 1 where nothing fits better."""
+    """The likeliest temperature of `before * sigmoid(logits / T)`; 1 where none is likelier."""
     low, high = torch.tensor(COLDEST).log().item(), torch.tensor(HOTTEST).log().item()
+    weight = 1 / (2 * SPREAD**2 * len(logits))
     best, least = 0.0, log_loss(before * logits.sigmoid(), happened)
     for _ in range(2):
         for point in torch.linspace(low, high, STEPS, dtype=torch.float64).tolist():
-            loss = log_loss(before * (logits / torch.tensor(point).exp()).sigmoid(), happened)
+            scaled = logits / torch.tensor(point, dtype=torch.float64).exp()
+            loss = log_loss(before * scaled.sigmoid(), happened) + weight * point**2
             if loss < least:
                 best, least = point, loss
         step = (high - low) / (STEPS - 1)
