@@ -62,6 +62,7 @@ def dflash_commands() -> Providers:
         "export",
         "confidence",
         "data",
+        "train",
         "settings",
         "plugins",
         "version",

@@ -30,9 +30,10 @@ FEW = {"healthsearchqa": 1000, "BoolQ": 800, "MMLU": 1800}
 FOREIGN = 0.1
 """Share of characters beyond ASCII above which a prompt is left out: the target knows English."""
 
+TESTS = "Write a solution to the following problem and make sure that it passes the tests:"
 ASK_CODE = (
-    "Write a solution to the following problem and make sure that it passes the tests:\n```python\n{code}\n```",
-    "Write a solution to the following problem and make sure that it passes the tests:\n```python\n{code}\n```",
+    TESTS + "\n```python\n{code}\n```",
+    TESTS + "\n```python\n{code}\n```",
     "Complete this Python function.\n\n```python\n{code}\n```",
     "Complete the following Python code:\n\n```python\n{code}\n```",
     "Write the body of this function.\n\n{code}",

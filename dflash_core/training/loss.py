@@ -1,0 +1,97 @@
+"""The loss of drafted slots: cross entropy against what the target said, computed with its own head."""
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+Weighting = Literal["decay", "dpace"]
+
+CHUNK = 1024
+"""Rows whose logits exist at a time."""
+
+SMOOTHING = 0.5
+"""Alpha of D-PACE: a confidence c counts as alpha + (1 - alpha) * c."""
+
+
+def decay_weights(slots: int, gamma: float) -> Tensor:
+    """[S - 1] weights `exp(-(k - 1) / gamma)` of the drafted slots k = 1, ..., S - 1 (DFlash, section 4)."""
+    return torch.exp(-torch.arange(slots - 1, dtype=torch.float32) / gamma)
+
+
+def dpace_weights(confidence: Tensor) -> Tensor:
+    """Weights from how sure the draft is of the true tokens, so that slots count by what they can still gain.
+
+    Args:
+        confidence: [..., S - 1] probabilities of the true tokens.
+
+    Returns:
+        [..., S - 1]: for slot j the sum over i >= j of the products of smoothed confidences up to i, which is
+        what acceptance beyond j - 1 is worth.
+    """
+    reached = (SMOOTHING + (1 - SMOOTHING) * confidence).cumprod(-1)
+    return reached.flip(-1).cumsum(-1).flip(-1)
+
+
+class HeadLoss(Function):
+    """Weighted cross entropy through a frozen head, without ever holding all logits.
+
+    The gradient with respect to the hidden states is computed along with the loss, chunk by chunk.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, head: Tensor, labels: Tensor, weights: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """
+        Args:
+            hidden: [N, D]. head: [n, D], of the same dtype.
+            labels: [N] int64, rows of the head; -1 where there is nothing to learn.
+            weights: [N] float32; they are not differentiated.
+
+        Returns:
+            loss: scalar float32, the sum over rows of weight * cross entropy.
+            log_probs: [N] float32 of the labels (0 where there is none).
+            right: [N] bool, whether the label is the best token.
+        """
+        loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        log_probs = torch.zeros(len(hidden), device=hidden.device)
+        right = torch.zeros(len(hidden), dtype=torch.bool, device=hidden.device)
+        gradient = torch.zeros_like(hidden)
+        for start in range(0, len(hidden), CHUNK):
+            part = slice(start, start + CHUNK)
+            there = labels[part] >= 0
+            picked = labels[part].clamp(min=0)[:, None]
+            logits = (hidden[part] @ head.t()).float()
+            best, top = logits.max(-1)
+            logits.sub_(best[:, None])
+            chosen = logits.gather(1, picked)[:, 0]
+            logits.exp_()
+            total = logits.sum(-1)
+            log_probs[part] = torch.where(there, chosen - total.log(), 0.0)
+            right[part] = there & (top == picked[:, 0])
+            scale = torch.where(there, weights[part], 0.0)
+            loss -= (scale * log_probs[part]).sum()
+            logits.mul_((scale / total)[:, None])
+            logits.scatter_add_(1, picked, -scale[:, None])
+            gradient[part] = logits.to(hidden.dtype) @ head
+        ctx.save_for_backward(gradient)
+        ctx.mark_non_differentiable(log_probs, right)
+        return loss, log_probs, right
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
+        (gradient,) = ctx.saved_tensors
+        return gradient * gradients[0].to(gradient.dtype), None, None, None
+
+
+def head_loss(hidden: Tensor, head: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """See `HeadLoss.forward`."""
+    found: tuple[Tensor, Tensor, Tensor] = HeadLoss.apply(hidden, head, labels, weights)  # type: ignore[no-untyped-call]
+    return found
+
+
+def accepted(right: Tensor) -> Tensor:
+    """Drafts [...] that would be accepted of each block, from which slots [..., S - 1] are right."""
+    return right.long().cumprod(-1).sum(-1)

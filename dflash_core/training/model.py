@@ -1,0 +1,218 @@
+"""The drafter as it is trained: many blocks of one sequence in one forward."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dflash_core.checkpoint.shapes import tensor_shapes
+from dflash_core.drafter.layers import ACTIVATIONS
+from dflash_core.drafter.rotary import inverse_frequencies
+from dflash_core.errors import UnsupportedError
+from dflash_core.spec import DraftSpec
+from dflash_kernels.dynamic_conv import dynamic_conv
+from dflash_kernels.rope import rope_angles
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Blocks that are drafted in one forward.
+
+    Attributes:
+        taps: [B, T, P * D], the target's hidden states of B sequences, padded.
+        embeddings: [B, A, S, D], raw embeddings of anchor, MASK, ..., MASK.
+        anchors: [B, A] int64, the anchors' positions; -1 for a block that is padding.
+    """
+
+    taps: Tensor
+    embeddings: Tensor
+    anchors: Tensor
+
+
+class TrainableDraft(nn.Module):
+    """The weights of a `DraftSpec` under their canonical names, and the network's forward over `Blocks`.
+
+    It computes what `drafter.network.DraftNetwork` computes for one block at a time, without a pool.
+
+    Raises:
+        UnsupportedError: the spec asks for attention bias, sinks, scaled values or a slot that this does not
+            train.
+    """
+
+    def __init__(self, spec: DraftSpec, tensors: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        unusual = spec.attention_bias or spec.attention_sinks or spec.attention_value_scale != 1
+        if unusual or spec.anchor_predicts or spec.owns_embedding or spec.owns_head:
+            raise UnsupportedError(
+                "Only drafts that borrow the target's embedding and head, without attention bias, sinks or "
+                "scaled values, can be trained."
+            )
+        self.spec = spec
+        self.names = tuple(tensor_shapes(spec))
+        self.weights = nn.ParameterDict(
+            {_key(name): nn.Parameter(tensors[name].detach().float().clone()) for name in self.names}
+        )
+        frequencies, self.rope_scale = inverse_frequencies(spec.rope, spec.head_dim)
+        self.register_buffer("frequencies", frequencies, persistent=False)
+        self.frequencies: Tensor
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The weights, float32, by canonical name."""
+        return {name: self.weights[_key(name)].detach() for name in self.names}
+
+    def parameter(self, name: str) -> nn.Parameter:
+        """One weight."""
+        weight: nn.Parameter = self.weights[_key(name)]
+        return weight
+
+    def forward(self, blocks: Blocks, dtype: torch.dtype) -> Tensor:
+        """[B, A, S, D] after the final norm, computed in `dtype`; padding blocks hold finite rubbish."""
+        spec = self.spec
+        weights = {name: self.weights[_key(name)].to(dtype) for name in self.names}
+        batch, count, slots, width = blocks.embeddings.shape
+        context = self._norm(
+            F.linear(blocks.taps.to(dtype), weights["fc.weight"]), weights["hidden_norm.weight"]
+        )
+        device = context.device
+        length = context.shape[1]
+        offsets = torch.arange(slots, device=device)
+        positions = (blocks.anchors.clamp(min=0)[..., None] + offsets).view(batch, -1)
+        angles = (
+            self._angles(torch.arange(length, device=device)[None], dtype),
+            self._angles(positions, dtype),
+        )
+        x = blocks.embeddings.to(dtype).view(batch, count * slots, width) * spec.input_embedding_scale
+        masks: dict[object, Tensor] = {}
+        for index, layer in enumerate(spec.layers):
+            if layer not in masks:
+                visible = see(blocks.anchors, slots, length, layer.window, layer.causal)
+                masks[layer] = torch.zeros(visible.shape, dtype=dtype, device=device).masked_fill_(
+                    ~visible, float("-inf")
+                )[:, None]
+            x = self._layer(x, context, weights, f"layers.{index}.", angles, masks[layer], slots)
+        return self._norm(x, weights["norm.weight"]).view(batch, count, slots, width)
+
+    def _layer(
+        self,
+        x: Tensor,
+        context: Tensor,
+        weights: Mapping[str, Tensor],
+        name: str,
+        angles: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]],
+        mask: Tensor,
+        slots: int,
+    ) -> Tensor:
+        spec = self.spec
+        h = self._norm(x, weights[f"{name}input_layernorm.weight"])
+        kernel = None
+        if spec.conv:
+            h, kernel = self._before(h, weights, f"{name}attention_conv.", slots)
+        q = self._heads(h, weights, name, "q", angles[1])
+        k = torch.cat(
+            [
+                self._heads(context, weights, name, "k", angles[0]),
+                self._heads(h, weights, name, "k", angles[1]),
+            ],
+            2,
+        )
+        v_weight = weights[f"{name}self_attn.v_proj.weight"]
+        v = torch.cat([_split(F.linear(context, v_weight), spec), _split(F.linear(h, v_weight), spec)], 2)
+        group = spec.num_heads // spec.num_kv_heads
+        out = F.scaled_dot_product_attention(
+            q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1), attn_mask=mask
+        )
+        out = F.linear(out.transpose(1, 2).flatten(2), weights[f"{name}self_attn.o_proj.weight"])
+        if kernel is not None:
+            out = self._after(out, kernel, weights, f"{name}attention_conv.", slots)
+        x = x + out
+        h = self._norm(x, weights[f"{name}post_attention_layernorm.weight"])
+        if spec.conv:
+            h, kernel = self._before(h, weights, f"{name}mlp_conv.", slots)
+        gate = ACTIVATIONS[spec.hidden_act](F.linear(h, weights[f"{name}mlp.gate_proj.weight"]))
+        inner = gate * F.linear(h, weights[f"{name}mlp.up_proj.weight"])
+        out = F.linear(inner, weights[f"{name}mlp.down_proj.weight"])
+        if kernel is not None:
+            out = self._after(out, kernel, weights, f"{name}mlp_conv.", slots)
+        return x + out
+
+    def _heads(
+        self, x: Tensor, weights: Mapping[str, Tensor], name: str, kind: str, angles: tuple[Tensor, Tensor]
+    ) -> Tensor:
+        """[B, n, D] to normed and rotated queries or keys [B, heads, n, d]."""
+        x = _split(F.linear(x, weights[f"{name}self_attn.{kind}_proj.weight"]), self.spec)
+        x = self._norm(x, weights[f"{name}self_attn.{kind}_norm.weight"])
+        first, second = x.chunk(2, -1)
+        cos, sin = angles
+        return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
+
+    def _angles(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """[B, n] to cos, sin [B, 1, n, d / 2]."""
+        cos, sin = rope_angles(positions, self.frequencies, self.rope_scale)
+        return cos.to(dtype)[:, None], sin.to(dtype)[:, None]
+
+    def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
+        return F.rms_norm(x, x.shape[-1:], weight, self.spec.rms_norm_eps)
+
+    def _before(
+        self, x: Tensor, weights: Mapping[str, Tensor], name: str, slots: int
+    ) -> tuple[Tensor, Tensor]:
+        """See `drafter.layers.DynamicConv`; every block for itself."""
+        conv = self.spec.conv
+        if conv is None:
+            raise RuntimeError("a draft without convolutions")
+        blocks = x.view(-1, slots, x.shape[-1])
+        kernels = F.linear(blocks, weights[f"{name}kernel_projection.weight"])
+        kernels = kernels.view(*blocks.shape[:2], 2, conv.kernel_size, -1)
+        mixed = dynamic_conv(blocks, kernels[:, :, 0], weights[f"{name}base_kernel"][0])
+        return mixed.view(x.shape), kernels[:, :, 1]
+
+    def _after(
+        self, x: Tensor, kernel: Tensor, weights: Mapping[str, Tensor], name: str, slots: int
+    ) -> Tensor:
+        blocks = x.view(-1, slots, x.shape[-1])
+        return dynamic_conv(blocks, kernel, weights[f"{name}base_kernel"][1]).view(x.shape)
+
+
+def see(anchors: Tensor, slots: int, length: int, window: int | None, causal: bool) -> Tensor:
+    """What a block's slots see: the context strictly before the anchor, and their own block.
+
+    Args:
+        anchors: [B, A] int64 positions, -1 for padding, whose slots see their own block only.
+
+    Returns:
+        [B, A * S, length + A * S] bool.
+    """
+    batch, count = anchors.shape
+    device = anchors.device
+    offsets = torch.arange(slots, device=device)
+    queries = (anchors[..., None] + offsets).view(batch, -1, 1)  # positions
+    keys = torch.arange(length, device=device)
+    context = keys < anchors.repeat_interleave(slots, 1)[..., None]
+    if window is not None:
+        context = context & (queries - keys < window)
+    block = torch.arange(count, device=device).repeat_interleave(slots)
+    own = block[:, None] == block
+    distance = _distance(offsets, count)
+    if causal:
+        own = own & (distance >= 0)
+    if window is not None:
+        own = own & (distance.abs() < window)
+    return torch.cat([context, own.expand(batch, -1, -1)], -1)
+
+
+def _distance(offsets: Tensor, count: int) -> Tensor:
+    """[A * S, A * S], distances of slots within their block; meaningless across blocks."""
+    slots = offsets.repeat(count)
+    return slots[:, None] - slots
+
+
+def _split(x: Tensor, spec: DraftSpec) -> Tensor:
+    """[B, n, heads * d] to [B, heads, n, d]."""
+    heads: Tensor = x.unflatten(-1, (-1, spec.head_dim))
+    return heads.transpose(1, 2)
+
+
+def _key(name: str) -> str:
+    return name.replace(".", "/")  # a ParameterDict takes no dots

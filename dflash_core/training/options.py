@@ -1,0 +1,60 @@
+"""What a training run is asked for."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dflash_core.errors import SettingsError
+from dflash_core.training.loss import Weighting
+
+Start = Literal["target", "random"]
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """The recipe. Defaults are the paper's where a small machine can afford them.
+
+    Attributes:
+        steps: optimiser steps in all; the learning rate follows a cosine over them.
+        batch: sequences a step.
+        anchors: blocks a sequence and step, at random places.
+        block_size: slots of a block, the anchor counted.
+        learning_rate, warmup, weight_decay, clip: of AdamW; `warmup` as a share of the steps.
+        gamma: slot k weighs `exp(-(k - 1) / gamma)`; 4, 5, 7 for blocks of 8, 10, 16.
+        weighting: "decay" by gamma alone, or "dpace", by the draft's own confidence.
+        noise: standard deviation of noise on the hidden states, in their own root mean squares.
+        draft_vocab: learn the so many lowest token ids only; the draft is then best run with as many.
+        start: "target" begins with the target's last layers, "random" with nothing.
+        dtype: what the forward and backward pass is computed in; weights and optimiser stay float32.
+        seed: of everything.
+    """
+
+    steps: int = 2000
+    batch: int = 16
+    anchors: int = 32
+    block_size: int = 8
+    learning_rate: float = 1e-3
+    warmup: float = 0.04
+    weight_decay: float = 0.01
+    clip: float = 1.0
+    gamma: float = 4.0
+    weighting: Weighting = "decay"
+    noise: float = 0.0
+    draft_vocab: int | None = None
+    start: Start = "target"
+    dtype: str = "float32"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch", "anchors"):
+            if getattr(self, name) < 1:
+                raise SettingsError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+        if self.block_size < 2:
+            raise SettingsError(
+                f"block_size is {self.block_size}; it must be at least 2, the anchor counted."
+            )
+        if not 0 < self.learning_rate < 1:
+            raise SettingsError(f"learning_rate is {self.learning_rate}; it must lie between 0 and 1.")
+        if self.gamma <= 0:
+            raise SettingsError(f"gamma is {self.gamma}; it must be above 0.")
+        if not 0 <= self.warmup < 1:
+            raise SettingsError(f"warmup is {self.warmup}; it is a share of the steps, from 0 up to 1.")

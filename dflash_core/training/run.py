@@ -1,0 +1,132 @@
+"""A training run in a folder: what it needs to go on after any interruption, and the draft so far."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from dflash_core.errors import DFlashError
+from dflash_core.training.data.store import write_whole
+from dflash_core.training.model import TrainableDraft
+from dflash_core.training.options import TrainOptions
+
+STATE = "state.safetensors"
+RUN = "run.json"
+LOG = "log.jsonl"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One line of the log.
+
+    Attributes:
+        step: steps done.
+        loss: mean over the steps since the line before.
+        acceptance_length: on held-out sequences, anchors at random; `None` where it was not measured.
+        tokens: slots trained on so far.
+        seconds: of training so far, over all sittings.
+    """
+
+    step: int
+    loss: float
+    acceptance_length: float | None
+    tokens: int
+    seconds: float
+
+
+def begin(folder: Path, options: TrainOptions, about: Mapping[str, Any]) -> None:
+    """Claim a folder for a run, or find that it is this run's already.
+
+    Raises:
+        DFlashError: it holds a run with other options.
+    """
+    wanted = json.loads(json.dumps({**asdict(options), **about}))
+    path = folder / RUN
+    if not path.exists():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_whole(path, json.dumps(wanted, indent=1).encode())
+        except OSError as error:
+            raise DFlashError(f"{folder} cannot be written to: {error}.") from None
+        return
+    known = json.loads(path.read_text())
+    for name in sorted({*known, *wanted}):
+        if known.get(name) != wanted.get(name):
+            raise DFlashError(
+                f"{folder} holds a run with {name} = {known.get(name)!r}, not {wanted.get(name)!r}. "
+                "Resume it with its own options, or choose another folder."
+            )
+
+
+def save_state(
+    folder: Path, model: TrainableDraft, optimizer: torch.optim.Optimizer, progress: Progress
+) -> None:
+    """Write weights, optimiser and progress as one file, whole or not at all.
+
+    Raises:
+        DFlashError: it cannot be written; the state before stays.
+    """
+    tensors: dict[str, Tensor] = {}
+    for name in model.names:
+        parameter = model.parameter(name)
+        tensors[f"weight/{name}"] = parameter.detach()
+        for key, value in optimizer.state[parameter].items():
+            tensors[f"{key}/{name}"] = value
+    try:
+        write_whole(folder / STATE, save(tensors, {"progress": json.dumps(asdict(progress))}))
+    except OSError as error:
+        raise DFlashError(
+            f"{folder / STATE} cannot be written: {error}. The state before it is safe."
+        ) from None
+
+
+def load_state(folder: Path, model: TrainableDraft, optimizer: torch.optim.Optimizer) -> Progress | None:
+    """Put a saved state back, if there is one.
+
+    Raises:
+        DFlashError: the file is damaged.
+    """
+    path = folder / STATE
+    if not path.exists():
+        return None
+    try:
+        tensors = load_file(path)
+        progress = Progress(**json.loads(_metadata(path)["progress"]))
+        with torch.no_grad():
+            for name in model.names:
+                parameter = model.parameter(name)
+                parameter.copy_(tensors[f"weight/{name}"])
+                keys = ("step", "exp_avg", "exp_avg_sq")
+                optimizer.state[parameter] = {key: tensors[f"{key}/{name}"].clone() for key in keys}
+    except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
+        raise DFlashError(f"{path} is damaged: {error}. Delete it to begin the run again.") from None
+    return progress
+
+
+def log(folder: Path, progress: Progress) -> None:
+    """Append a line to the log; lines of steps that were lost to a kill are dropped on resuming."""
+    with (folder / LOG).open("a") as file:
+        file.write(json.dumps(asdict(progress)) + "\n")
+
+
+def read_log(folder: Path, until: int | None = None) -> list[Progress]:
+    """Lines of the log up to a step, each step once."""
+    path = folder / LOG
+    if not path.exists():
+        return []
+    lines = [Progress(**json.loads(line)) for line in path.read_text().splitlines() if line.endswith("}")]
+    found = {line.step: line for line in lines if until is None or line.step <= until}
+    return [found[step] for step in sorted(found)]
+
+
+def _metadata(path: Path) -> dict[str, str]:
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        metadata: dict[str, str] = json.loads(file.read(size))["__metadata__"]
+    return metadata

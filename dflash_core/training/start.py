@@ -1,0 +1,108 @@
+"""Where training begins: random weights, or the target's own last layers."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dflash_core.checkpoint.shapes import tensor_shapes
+from dflash_core.errors import UnsupportedError
+from dflash_core.spec import DraftSpec
+from dflash_core.target import TargetModel
+
+SPREAD = 0.02
+"""Standard deviation of random matrices."""
+
+
+def random_tensors(spec: DraftSpec, seed: int) -> dict[str, Tensor]:
+    """Norms at 1, convolutions that pass their input through, matrices at random."""
+    generator = torch.Generator().manual_seed(seed)
+    found = {}
+    for name, shape in tensor_shapes(spec).items():
+        if name.endswith("norm.weight"):
+            found[name] = torch.ones(shape)
+        elif name.endswith("base_kernel"):
+            found[name] = torch.zeros(shape)
+            found[name][:, 0] = 1.0
+        elif "kernel_projection" in name or "predecessor" in name:
+            found[name] = torch.zeros(shape)
+        else:
+            found[name] = torch.randn(shape, generator=generator) * SPREAD
+    return found
+
+
+def target_tensors(
+    spec: DraftSpec, target: TargetModel, samples: Sequence[Sequence[int]], seed: int
+) -> dict[str, Tensor]:
+    """Random tensors with the target's last layers in place of the draft's.
+
+    The context enters a draft layer without that layer's input norm, so the norm's weight is folded into
+    the projections; `fc` passes the deepest tap on; the draft norms queries and keys, so the weights of those
+    norms are the sizes that the target's own queries and keys have on `samples`.
+
+    Args:
+        samples: token ids of a few texts.
+
+    Raises:
+        UnsupportedError: the target does not give its layers, or they have other shapes than the draft's.
+    """
+    give: Any = getattr(target, "layer_weights", None)
+    if give is None:
+        raise UnsupportedError(f"{target.info.name} does not give its layers; begin with random weights.")
+    found = random_tensors(spec, seed)
+    count = target.info.num_layers
+    width = spec.hidden_size
+    found["fc.weight"] *= 0.1
+    found["fc.weight"][:, -width:] += torch.eye(width)
+    found["norm.weight"] = give(None)["norm.weight"].float()
+    sources = range(count - spec.num_layers, count)
+    inputs = _inputs(target, [source - 1 for source in sources], samples)
+    for index, source in enumerate(sources):
+        own = {name: weight.float() for name, weight in give(source).items()}
+        for name, weight in _layer(own, inputs[index], spec, source).items():
+            full = f"layers.{index}.{name}"
+            if found[full].shape != weight.shape:
+                raise UnsupportedError(
+                    f"Layer {source} of {target.info.name} has {name} of shape {list(weight.shape)}, the "
+                    f"draft {list(found[full].shape)}; begin with random weights."
+                )
+            found[full] = weight.clone()
+    return found
+
+
+def _layer(own: Mapping[str, Tensor], x: Tensor, spec: DraftSpec, source: int) -> dict[str, Tensor]:
+    """Tensors of a draft layer from those of a target layer and inputs x [n, D] that it had."""
+    try:
+        norm = own["input_layernorm.weight"]
+        folded = {
+            f"self_attn.{kind}_proj.weight": own[f"self_attn.{kind}_proj.weight"] * norm for kind in "qkv"
+        }
+        copied = (
+            "self_attn.o_proj.weight",
+            "post_attention_layernorm.weight",
+            *(f"mlp.{kind}_proj.weight" for kind in ("gate", "up", "down")),
+        )
+        found = {**folded, **{name: own[name] for name in copied}}
+    except KeyError as error:
+        raise UnsupportedError(
+            f"Layer {source} of the target has no {error.args[0]}; begin with random weights."
+        ) from None
+    normed = F.rms_norm(x, x.shape[-1:], None, spec.rms_norm_eps)
+    for kind in "qk":
+        name = f"self_attn.{kind}_norm.weight"
+        projected = (normed @ folded[f"self_attn.{kind}_proj.weight"].t()).view(-1, spec.head_dim)
+        size = projected.square().mean(-1).sqrt().mean()
+        found[name] = own.get(name, torch.full((spec.head_dim,), float(size)))
+    return {**found, "input_layernorm.weight": torch.ones_like(norm)}
+
+
+def _inputs(target: TargetModel, taps: Sequence[int], samples: Sequence[Sequence[int]]) -> list[Tensor]:
+    """What the layers after `taps` are given on the samples, [n, D] each."""
+    found = []
+    for sample in samples:
+        hidden = target.start(tuple(taps)).prefill(list(sample)).taps
+        if hidden is not None:
+            found.append(hidden[0].float())
+    return list(torch.cat(found).chunk(len(taps), -1))
