@@ -15,6 +15,9 @@ FIRST_PAUSE = 8
 LAST_PAUSE = 128
 """Plain cycles before a draft is tried again; doubles while the trials fail."""
 
+REFRESH = 48
+"""Drafted cycles after which one is plain, so that it stays known what plain decoding costs now."""
+
 DRAFT_DOES_NOT_PAY = "drafting does not pay here"
 
 
@@ -43,6 +46,7 @@ class AutoSchedule:
         self._contexts: dict[int, int] = {}
         self._pause = 0
         self._next_pause = FIRST_PAUSE
+        self._drafted = 0
 
     def plan(self, requests: Sequence[RequestView]) -> CyclePlan:
         asked = [asked_length(request) for request in requests]
@@ -92,6 +96,7 @@ class AutoSchedule:
     def _choose(self, requests: Sequence[RequestView], batch: int) -> int:
         if self._pause > 0:
             self._pause -= 1
+            self._drafted = 0
             return 1
         deepest = max(min(request.block_size, request.remaining) for request in requests)
         if deepest == 1:
@@ -111,6 +116,10 @@ class AutoSchedule:
             for length, tokens in enumerate(expected, start=1)
         ]
         best = max(range(1, len(rates)), key=rates.__getitem__)
+        self._drafted += 1
+        if self._drafted > REFRESH:
+            self._drafted = 0
+            return 1
         if rates[best] < MARGIN * rates[0]:
             # This cycle is the trial that ends a pause; another pause follows unless it goes well.
             self._pause, self._next_pause = self._next_pause, min(2 * self._next_pause, LAST_PAUSE)

@@ -19,13 +19,13 @@ class Running:
 
     def __init__(self) -> None:
         self.value: float | None = None
-        self._count = 0
+        self.count = 0
 
     def add(self, measured: float) -> None:
-        self._count += 1
+        self.count += 1
         if self.value is None:
             self.value = measured
-        elif self._count <= FIRST:
+        elif self.count <= FIRST:
             self.value = min(self.value, measured)
         else:
             self.value += MEMORY * (min(measured, OUTLIER * self.value) - self.value)
@@ -34,9 +34,8 @@ class Running:
 class CycleCost:
     """Seconds of a cycle by the rows (tokens) of its verify forward.
 
-    Starts from a calibrated curve where there is one. Later measurements tell how far the present (a longer
-    context, a busier machine) is from that curve, as one factor for all row counts: measuring it at the row
-    counts in use also moves the others, and so no choice is poisoned by an old measurement.
+    Row counts that were seen a few times are known by themselves. The others come from the calibrated curve
+    where there is one, times how far the present (a longer context, a busier machine) is from that curve.
     """
 
     def __init__(self, calibrated: Callable[[int], float | None]) -> None:
@@ -48,10 +47,9 @@ class CycleCost:
 
     def observe(self, rows: int, verify: float, draft: float | None, other: float) -> None:
         """Seconds of one cycle: its verify forward over `rows` tokens, its draft, everything else."""
+        self._measured.setdefault(rows, Running()).add(verify)
         base = self._calibrated(rows)
-        if base is None:
-            self._measured.setdefault(rows, Running()).add(verify)
-        else:
+        if base is not None:
             self._scale.add(verify / base)
         if draft is not None:
             self._draft.add(draft)
@@ -74,6 +72,9 @@ class CycleCost:
 
     def _verify(self, rows: int) -> float:
         base = self._calibrated(rows)
+        own = self._measured.get(rows)
+        if base is not None and own is not None and own.value is not None and own.count >= FIRST:
+            return own.value
         if base is not None:
             return base * (1.0 if self._scale.value is None else self._scale.value)
         known = {at: running.value for at, running in self._measured.items() if running.value is not None}

@@ -177,3 +177,26 @@ def test_expected_tokens_follow_what_was_seen():
     assert expected[0] == 1
     assert expected[1] == pytest.approx(2, abs=0.05)
     assert expected[3] == pytest.approx(expected[1], abs=0.1)
+
+
+def test_what_was_seen_outweighs_a_calibration_that_is_wrong():
+    cost = CycleCost(lambda rows: 1.0 + rows)  # says that four rows cost two and a half times as much as one
+    for _ in range(4):
+        cost.observe(1, 1.0, None, 0.0)
+        cost.observe(4, 1.1, 0.1, 0.0)
+    assert cost.cycle(1, drafts=False) == pytest.approx(1.0)
+    assert cost.cycle(4, drafts=True) == pytest.approx(1.2)
+
+
+def test_plain_decoding_is_looked_at_now_and_then():
+    """Else nobody would notice that it has become the faster way."""
+    schedule = AutoSchedule(None, None)
+    lengths = []
+    for cycle in range(200):
+        views = [RequestView(0, cycle, 500, 8, "auto", None)]
+        plan = schedule.plan(views)
+        lengths.append(plan.verify_lengths[0])
+        schedule.observe(views, plan, [lengths[-1] - 1], PhaseSeconds(draft=0.1, verify=1.0, commit=0.01))
+    tail = lengths[60:]
+    assert 2 <= tail.count(1) <= 4
+    assert set(tail) == {1, 8}
