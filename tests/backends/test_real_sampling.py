@@ -1,8 +1,9 @@
 """On the real pair: what is sampled through drafts has the target's own distribution.
 
 The real decoder and verifiers run thousands of requests a check; the real model and the real draft compute
-each prefix once (`memo_target`, `memo_draft`). A check alarms falsely with probability `ALPHA`, one in a million.
-There are 18, so a change of what the fixed seeds give raises a false alarm with a probability below 2e-5.
+each prefix once (`memo_target`, `memo_draft`). A check alarms falsely with probability `ALPHA`, one in a
+million. There are 18, so a change of what the fixed seeds give raises a false alarm with a probability
+below 2e-5.
 """
 
 import os
