@@ -14,6 +14,7 @@ from dflash_backends.transformers.costs import forward_costs
 from dflash_backends.transformers.info import read_info
 from dflash_backends.transformers.processors import build_processors
 from dflash_backends.transformers.state import TransformersState
+from dflash_backends.transformers.tokenizer import encode_conversation
 from dflash_core.errors import PairError, RequestError, UnsupportedError
 from dflash_core.fastpath import FastPath
 from dflash_core.fastpath.store import cache_root
@@ -139,15 +140,7 @@ class TransformersTarget:
         Raises:
             RequestError: the target has no tokenizer, or it has no chat template.
         """
-        tokenizer = self._needed_tokenizer()
-        if tokenizer.chat_template is None:
-            raise RequestError(
-                f"The tokenizer of {self._info.name} has no chat template; give the prompt as raw text."
-            )
-        ids: list[int] = tokenizer.apply_chat_template(
-            list(messages), add_generation_prompt=True, tokenize=True, return_dict=True, **options
-        )["input_ids"]
-        return ids
+        return encode_conversation(self._needed_tokenizer(), self._info.name, messages, **options)
 
     def logits_processors(
         self, arguments: Mapping[str, Any], prompt_length: int, eos_token_ids: Sequence[int]
