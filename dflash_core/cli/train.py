@@ -61,18 +61,11 @@ def train_command(
     """
     from dflash_core.checkpoint.base import DraftCheckpoint
     from dflash_core.checkpoint.save import save_checkpoint
-    from dflash_core.errors import SettingsError
     from dflash_core.loading import load_target
     from dflash_core.training.options import TrainOptions
     from dflash_core.training.plan import draft_spec
+    from dflash_core.training.run import begin
 
-    for name, value, known in (
-        ("start", start, ("target", "random")),
-        ("weighting", weighting, ("decay", "dpace")),
-        ("dtype", dtype, ("float32", "bfloat16", "float16")),
-    ):
-        if value not in known:
-            raise SettingsError(f"{name} is {value!r}; it must be one of: {', '.join(known)}.")
     options = TrainOptions(
         steps=steps,
         batch=batch,
@@ -90,6 +83,8 @@ def train_command(
     output.note(f"Loading {target} ...")
     model = load_target(target, engine, dtype, fast="off", calibrate=False)
     spec = draft_spec(model, layers, block_size, _taps(taps), mask_token_id, convolutions)
+    # Before the hidden states, which may take hours.
+    begin(out, options, {"target": model.info.name, "taps": list(spec.taps), "layers": spec.num_layers})
     corpus = prepare(model, spec, data, features or out / "features")
     draft = run(model, spec, corpus, options, out, save_every)
     folder = save_checkpoint(
@@ -125,18 +120,15 @@ def run(
     target: TargetModel, spec: DraftSpec, corpus: Corpus, options: TrainOptions, out: Path, save_every: float
 ) -> TrainableDraft:
     """Train, or go on; the draft as it is at the end or at Ctrl-C."""
-    import signal
     from itertools import pairwise
-    from types import FrameType
 
     import torch
 
+    from dflash_core.cli.interrupt import graceful
     from dflash_core.training.model import TrainableDraft
-    from dflash_core.training.run import begin
     from dflash_core.training.start import random_tensors, target_tensors
     from dflash_core.training.trainer import Trainer
 
-    begin(out, options, {"target": target.info.name, "taps": list(spec.taps), "layers": spec.num_layers})
     if options.start == "target":
         shard = corpus.shards[0]
         ends = shard.offsets[:9].tolist()
@@ -148,20 +140,11 @@ def run(
     info = target.info
     embedding = target.embed(torch.arange(info.vocab_size, device=info.device)).detach()
     head = head_weight(target)
-    stopped: list[int] = []
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        stopped.append(number)
-        output.note("Stopping after this step; the same command goes on.")
-
-    before = signal.signal(signal.SIGINT, stop)
-    try:
-        trainer = Trainer(model, corpus, embedding, head, options, out)
+    trainer = Trainer(model, corpus, embedding, head, options, out)
+    with graceful("Stopping after this step; the same command goes on.") as interrupt:
         done = trainer.train(
-            lambda progress: report(progress, options.steps), save_every, lambda: not stopped
+            lambda progress: report(progress, options.steps), save_every, lambda: not interrupt.asked
         )
-    finally:
-        signal.signal(signal.SIGINT, before)
     output.note(f"{done.step} of {options.steps} steps, {done.seconds:.0f} s in all.")
     return model
 

@@ -1,8 +1,9 @@
 """What a training run is asked for."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
+from dflash_core.drafter.options import DTYPES
 from dflash_core.errors import SettingsError
 from dflash_core.training.loss import Weighting
 
@@ -45,6 +46,15 @@ class TrainOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for name, known in (
+            ("start", get_args(Start)),
+            ("weighting", get_args(Weighting)),
+            ("dtype", DTYPES),
+        ):
+            if getattr(self, name) not in known:
+                raise SettingsError(
+                    f"{name} is {getattr(self, name)!r}; it must be one of: {', '.join(known)}."
+                )
         for name in ("steps", "batch", "anchors"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} is {getattr(self, name)}; it must be at least 1.")

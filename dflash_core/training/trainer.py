@@ -123,10 +123,8 @@ class Trainer:
 
     def _batches(self, step: int) -> Iterator[Batch]:
         """Batches from a step on, without end."""
-        number = 0
         options = self._options
-        per_epoch = len(epoch(self._corpus, options.batch, options.seed, 0))
-        number, skip = divmod(step, per_epoch)
+        number, skip = divmod(step, len(self._corpus.training) // options.batch)
         while True:
             for chosen in epoch(self._corpus, options.batch, options.seed, number)[skip:]:
                 yield collate(

@@ -174,7 +174,16 @@ def test_a_damaged_state_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"steps": 0}, {"block_size": 1}, {"learning_rate": 0.0}, {"gamma": -1.0}]
+    "changes",
+    [
+        {"steps": 0},
+        {"block_size": 1},
+        {"learning_rate": 0.0},
+        {"gamma": -1.0},
+        {"start": "x"},
+        {"dtype": "int8"},
+        {"weighting": "x"},
+    ],
 )
 def test_options_that_make_no_sense(changes):
     with pytest.raises(SettingsError, match=next(iter(changes))):
