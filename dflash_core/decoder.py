@@ -1,7 +1,7 @@
 """The cycle: plan, draft, verify, commit; requests join and leave between cycles."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -13,7 +13,7 @@ from dflash_core.processors import apply_processors
 from dflash_core.proposal import Proposal
 from dflash_core.request import Detokenize, Request, end_of
 from dflash_core.rollback.base import RollbackPolicy
-from dflash_core.sampling import SamplingBatch, sampling_batch
+from dflash_core.sampling import SamplingBatch, SamplingParams, sampling_batch
 from dflash_core.schedule.base import CyclePlan, RequestView, Schedule
 from dflash_core.stats import PhaseSeconds, RequestStats, Stats
 from dflash_core.target import TargetModel, TargetState
@@ -146,7 +146,7 @@ class Decoder:
             raise RequestError(
                 f"The prompt has a token id that {info.name} does not know (0 to {info.vocab_size - 1})."
             )
-        if self._drafter is not None and request.tree_budget is not None and not info.trees:
+        if self._drafter is not None and isinstance(request.tree_budget, int) and not info.trees:
             raise UnsupportedError(
                 f"{info.name} cannot verify trees (its recurrent layers follow one branch only); "
                 "leave tree_budget out."
@@ -195,12 +195,13 @@ class Decoder:
         policy = self._crop if proposal.tree.is_chain else self._gather
         output = self._state.verify(proposal.tree, policy.recording)
         verdict = self._verifier.verify(proposal, self._process(proposal.tree, output.logits), sampling)
-        accepted, tokens, nodes = read(verdict)
+        accepted, tokens, nodes = read(verdict, proposal.tree.ranks)
+        counts = [len(ranks) for ranks in accepted]
         verified = perf_counter()
         deltas = [self._advance(row, index, plan, tokens[index]) for index, row in enumerate(self._rows)]
         running = [delta.finish_reason is None for delta in deltas]
         if any(running):
-            self._state.commit(policy.plan(proposal.tree, verdict, [count + 1 for count in accepted]))
+            self._state.commit(policy.plan(proposal.tree, verdict, [count + 1 for count in counts]))
             if self._drafter is not None and self._context is not None:
                 committed = [[anchor, *new[:-1]] for anchor, new in zip(anchors, tokens, strict=True)]
                 self._drafter.commit(self._context, committed, output.taps, nodes)
@@ -225,8 +226,16 @@ class Decoder:
             remaining=request.max_new_tokens - len(row.generated),
             block_size=block,
             verify_length=request.verify_length,
-            tree_budget=request.tree_budget,
+            tree_budget=None
+            if request.tree_budget == "auto" and not self._branches(request)
+            else request.tree_budget,
         )
+
+    def _branches(self, request: Request) -> bool:
+        """Whether the schedule may choose a tree: target and drafter can, and no length is asked for."""
+        can: Callable[[SamplingParams], bool] | None = getattr(self._drafter, "branches", None)
+        free = request.verify_length == "auto" and self._target.info.trees
+        return free and can is not None and can(request.sampling)
 
     def _sampling(self) -> SamplingBatch:
         params = [row.request.sampling for row in self._rows]
@@ -285,17 +294,27 @@ def plain(requests: int) -> CyclePlan:
     return CyclePlan((1,) * requests, (1,) * requests, (None,) * requests, (None,) * requests)
 
 
-def read(verdict: Verdict) -> tuple[list[int], list[list[int]], list[list[int]]]:
+def read(
+    verdict: Verdict, ranks: torch.Tensor | None
+) -> tuple[list[list[int]], list[list[int]], list[list[int]]]:
     """Bring a verdict to the host: the one device synchronisation of a cycle.
 
+    Args:
+        ranks: of the tree's nodes, see `TokenTree`.
+
     Returns:
-        accepted: a number a request.
+        accepted: per request the ranks of its accepted drafts.
         tokens: per request its accepted drafts and the bonus.
         nodes: per request the root and its accepted nodes.
     """
     width = verdict.tokens.shape[1]
-    rows = torch.cat([verdict.accepted[:, None], verdict.tokens, verdict.nodes], 1).tolist()
-    accepted = [row[0] for row in rows]
-    tokens = [row[1 : row[0] + 2] for row in rows]
-    nodes = [row[1 + width : row[0] + 2 + width] for row in rows]
-    return accepted, tokens, nodes
+    parts = [verdict.accepted[:, None], verdict.tokens, verdict.nodes]
+    if ranks is not None:
+        parts.append(ranks.gather(1, verdict.nodes.clamp(min=0)))
+    rows = torch.cat(parts, 1).tolist()
+    ends = [row[0] + 2 for row in rows]
+    tokens, nodes, placed = (
+        [row[1 + at * width : end + at * width] for row, end in zip(rows, ends, strict=True)]
+        for at in (0, 1, 1 if ranks is None else 2)
+    )
+    return [row[1:] for row in placed], tokens, nodes

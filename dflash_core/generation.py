@@ -64,7 +64,7 @@ def generate(
     seed: int | Sequence[int] = 0,
     block_size: int | None = None,
     verify_length: int | str = "auto",
-    tree_budget: int | None = None,
+    tree_budget: int | str | None = "auto",
     logits_processor: Sequence[LogitsProcessor] | LogitsProcessor | None = None,
     stop: Stop | Sequence[Stop] | None = None,
     on_tokens: Callable[[Delta], None] | None = None,
@@ -90,7 +90,8 @@ def generate(
             is in the batch, and for point-mass drafts the very answer of plain sampling.
         block_size: slots of a block, anchor included; the draft's own when `None`; 1 is plain decoding.
         verify_length: "auto" (the schedule decides), "block", or a number that counts the anchor.
-        tree_budget: nodes of a token tree besides the anchor; `None` for a chain.
+        tree_budget: nodes of a token tree besides the anchor; `None` for a chain; "auto" leaves it to the
+            schedule where `verify_length` is "auto" as well, and is a chain otherwise.
         logits_processor: applied to the target's logits with each node's own prefix; Hugging Face's fit.
         stop: a string or token sequence, or several.
         on_tokens: called with each request's new tokens as they are committed.

@@ -22,7 +22,8 @@ class Request:
             that completes the stop are kept; a stop string itself is cut from the text.
         block_size: slots of a block, anchor included; `None` is the drafter's own.
         verify_length: "auto" (the schedule decides), "block", or a number that counts the anchor.
-        tree_budget: tree nodes besides the anchor; `None` for a chain.
+        tree_budget: tree nodes besides the anchor; `None` for a chain; "auto" leaves it to the schedule where
+            `verify_length` does, too.
         processors: applied to the target's logits at every node, with that node's prefix.
     """
 
@@ -33,7 +34,7 @@ class Request:
     stop: tuple[str | tuple[int, ...], ...] = ()
     block_size: int | None = None
     verify_length: int | str = "auto"
-    tree_budget: int | None = None
+    tree_budget: int | str | None = "auto"
     processors: tuple[LogitsProcessor, ...] = ()
 
     def __post_init__(self) -> None:
@@ -51,8 +52,12 @@ class Request:
                 raise RequestError(f'verify_length is {length!r}; it must be "auto", "block" or a number.')
         elif length < 1:
             raise RequestError(f"verify_length is {length}; it must be at least 1 (it counts the anchor).")
-        if self.tree_budget is not None and self.tree_budget < 1:
-            raise RequestError(f"tree_budget is {self.tree_budget}; it must be at least 1 (None is a chain).")
+        budget = self.tree_budget
+        if isinstance(budget, str):
+            if budget != "auto":
+                raise RequestError(f'tree_budget is {budget!r}; it must be "auto", None or a number.')
+        elif budget is not None and budget < 1:
+            raise RequestError(f"tree_budget is {budget}; it must be at least 1 (None is a chain).")
         if any(len(stop) == 0 for stop in self.stop):
             raise RequestError(
                 "A stop sequence is empty; leave it out or give it at least one character or token."

@@ -26,6 +26,8 @@ class TokenTree:
         num_nodes: [B] int64.
         max_depth: host integer, an upper bound of `depths`.
         is_chain: host flag: every node's parent is the node before it.
+        ranks: [B, N] int64, the order in which a growing budget takes in the nodes: those of rank 1 to n are
+            the tree of budget n; 0 for the root and for padding. `None` when they stand in that order.
     """
 
     tokens: Tensor
@@ -35,6 +37,7 @@ class TokenTree:
     num_nodes: Tensor
     max_depth: int
     is_chain: bool
+    ranks: Tensor | None = None
 
     @property
     def width(self) -> int:
@@ -121,5 +124,6 @@ def best_first(
         num_nodes=built.num_nodes,
         max_depth=min(log_probs.shape[1], max_budget),
         is_chain=max_budget <= 1 or log_probs.shape[2] == 1,
+        ranks=built.ranks,
     )
     return tree, built.log_probs

@@ -41,7 +41,9 @@ def generate_command(
     proposal: Annotated[str | None, typer.Option(help="auto, argmax or sample.")] = None,
     block_size: Annotated[int | None, typer.Option(help="Slots of a block, the anchor included.")] = None,
     verify_length: Annotated[str | None, typer.Option(help="auto, block or a number.")] = None,
-    tree_budget: Annotated[int | None, typer.Option(help="Nodes of a token tree.")] = None,
+    tree_budget: Annotated[
+        str | None, typer.Option(help="Nodes of a token tree: auto, none or a number.")
+    ] = None,
     draft_window: Annotated[int | None, typer.Option(help="Newest positions the draft sees.")] = None,
     draft_vocab: Annotated[
         str | None, typer.Option(help="Tokens the draft chooses from: a number, or a JSON file.")

@@ -71,7 +71,7 @@ def resolve_flags(flags: Mapping[str, Any], config: Path | None, demo_pair: bool
         SettingsError: also when `--demo-pair` meets a target or draft of the user's.
     """
     flags = dict(flags)
-    for name in ("verify_length", "draft_vocab"):
+    for name in ("verify_length", "tree_budget", "draft_vocab"):
         value = flags.get(name)
         if isinstance(value, str) and value.lstrip("-").isdigit():
             flags[name] = int(value)

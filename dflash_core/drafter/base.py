@@ -24,7 +24,11 @@ class DraftContext(Protocol):
 
 
 class Drafter(Protocol):
-    """Proposes blocks."""
+    """Proposes blocks.
+
+    It may have `branches(sampling: SamplingParams) -> bool`: whether a schedule may choose a tree for such a
+    request. Without it a tree is proposed to requests that ask for one only.
+    """
 
     name: str
     block_size: int

@@ -22,7 +22,7 @@ from dflash_core.drafter.shape import DraftShape
 from dflash_core.drafter.weights import Weights
 from dflash_core.fastpath import Fast, FastPath, enable_fast_path
 from dflash_core.proposal import Proposal
-from dflash_core.sampling import SamplingBatch
+from dflash_core.sampling import SamplingBatch, SamplingParams
 from dflash_core.schedule.base import CyclePlan
 from dflash_core.target import TargetModel
 from dflash_kernels.uniform import DRAFT, uniform
@@ -92,6 +92,10 @@ class BlockDrafter:
         parts = nn.ModuleList(part for part in (self.network, self.head, self.selector) if part is not None)
         done: FastPath = getattr(target, "fast", FastPath())
         self.fast = enable_fast_path(parts, fast or done.mode)
+
+    def branches(self, sampling: SamplingParams) -> bool:
+        """Whether a request may get a tree: trees are point masses, so not where tokens are sampled."""
+        return sampling.temperature == 0 or not self._samples
 
     def start(self) -> BlockContext:
         """An empty context.

@@ -1,8 +1,8 @@
-"""Chooses each cycle's verify length, or plain decoding, by expected tokens a second."""
+"""Chooses how many drafts each cycle verifies, or none, by expected tokens a second."""
 
 from collections.abc import Callable, Sequence
 
-from dflash_core.schedule.acceptance import DepthCounts, expected_tokens, mean
+from dflash_core.schedule.acceptance import RankCounts, expected_tokens, mean
 from dflash_core.schedule.base import CyclePlan, RequestView
 from dflash_core.schedule.cost import CycleCost
 from dflash_core.schedule.fixed import asked_length, plan_lengths
@@ -11,24 +11,31 @@ from dflash_core.stats import PhaseSeconds
 MARGIN = 1.05
 """A draft must promise this much more than plain decoding: estimates are noisy, plain decoding is safe."""
 
-FIRST_PAUSE = 8
-LAST_PAUSE = 128
+TRIAL = 3
+"""Drafted cycles in a row that must all look bad before drafting pauses: one cycle says little."""
+
+FIRST_PAUSE = 16
+LAST_PAUSE = 256
 """Plain cycles before a draft is tried again; doubles while the trials fail."""
 
 REFRESH = 48
 """Drafted cycles after which one is plain, so that it stays known what plain decoding costs now."""
 
+TREE_NODES = 16
+"""Most nodes of a tree that is chosen here: what later ones bring is little, and learnt slowly."""
+
 DRAFT_DOES_NOT_PAY = "drafting does not pay here"
 
 
 class AutoSchedule:
-    """Picks the verify length with the best expected tokens a second, one for the whole batch.
+    """Picks the number of drafts with the best expected tokens a second, one for the whole batch.
 
-    Expected tokens come from acceptance by depth as seen so far, seconds from the calibrated curve of the
-    target's forward and from the cycles themselves. Where no length beats plain decoding, it decodes
-    plainly and tries a draft again after a pause that grows while the trials fail. It drafts no more slots
-    than it verifies: what later slots add to the earlier ones is small, and is in the acceptance it sees.
-    Requests that ask for a verify length of their own, or for a tree, get just that.
+    Expected tokens come from the acceptance seen so far, seconds from the calibrated curve of the target's
+    forward and from the cycles themselves. Requests that may have a tree get one of that many nodes, since
+    a tree's nodes are the best that the draft knows of; the others get a chain. Where no number beats plain
+    decoding, it decodes plainly and tries a draft again after a pause that grows while the trials fail.
+    It drafts no more slots than a branch can have: what later slots add to the earlier ones is small, and is
+    in the acceptance it sees. Requests that ask for a verify length or a tree of their own get just that.
     """
 
     name = "auto"
@@ -41,9 +48,11 @@ class AutoSchedule:
         """
         calibrated: Callable[[int], float | None] = getattr(target, "forward_seconds", lambda rows: None)
         self._cost = CycleCost(calibrated)
-        self._engine = DepthCounts()
-        self._requests: dict[int, DepthCounts] = {}
+        # Chains and trees apart: a draft of one rank is not the same draft in both.
+        self._engine = {False: RankCounts(), True: RankCounts()}
+        self._requests: dict[int, RankCounts] = {}
         self._contexts: dict[int, int] = {}
+        self._trial = 0
         self._pause = 0
         self._next_pause = FIRST_PAUSE
         self._drafted = 0
@@ -51,32 +60,39 @@ class AutoSchedule:
     def plan(self, requests: Sequence[RequestView]) -> CyclePlan:
         asked = [asked_length(request) for request in requests]
         free = [request for request, length in zip(requests, asked, strict=True) if length is None]
-        chosen = self._choose(free, len(requests)) if free else 1
+        drafts = self._choose(free, len(requests)) if free else 0
         reasons = [DRAFT_DOES_NOT_PAY if length is None else None for length in asked]
-        lengths = [chosen if length is None else length for length in asked]
-        return plan_lengths(requests, lengths, reasons, short=[length is None for length in asked])
+        lengths = [drafts + 1 if length is None else length for length in asked]
+        return plan_lengths(
+            requests,
+            lengths,
+            reasons,
+            short=[length is None for length in asked],
+            trees=[drafts if drafts > 1 else None] * len(requests),
+        )
 
     def observe(
         self,
         requests: Sequence[RequestView],
         plan: CyclePlan,
-        accepted: Sequence[int],
+        accepted: Sequence[Sequence[int]],
         seconds: PhaseSeconds,
     ) -> None:
         drafted = plan.drafts
-        rows = len(requests) * max(plan.verify_lengths)
+        pairs = list(zip(plan.verify_lengths, plan.tree_budgets, strict=True))
+        verified = [length - 1 if budget is None else budget for length, budget in pairs]
         # The first draft of a request also takes in its prompt, which says nothing about the next ones.
         steady = drafted and not self._any_new(requests, plan)
-        if not any(plan.tree_budgets):
-            self._cost.observe(
-                rows, seconds.verify, seconds.draft if steady else None, seconds.plan + seconds.commit
-            )
-        for request, length, budget, count in zip(
-            requests, plan.verify_lengths, plan.tree_budgets, accepted, strict=True
-        ):
-            if length > 1 and budget is None:
-                self._engine.observe(count, length - 1)
-                self._requests.setdefault(request.id, DepthCounts()).observe(count, length - 1)
+        self._cost.observe(
+            len(requests) * (1 + max(verified)),
+            seconds.verify,
+            seconds.draft if steady else None,
+            seconds.plan + seconds.commit,
+        )
+        for request, count, ranks in zip(requests, verified, accepted, strict=True):
+            if count > 0 and not isinstance(request.tree_budget, int):
+                self._engine[_branches(request)].observe(ranks, count)
+                self._requests.setdefault(request.id, RankCounts()).observe(ranks, count)
         running = {request.id for request in requests}
         if len(self._requests) > 2 * len(running) + 64:
             self._requests = {key: value for key, value in self._requests.items() if key in running}
@@ -94,35 +110,45 @@ class AutoSchedule:
         return bool(new)
 
     def _choose(self, requests: Sequence[RequestView], batch: int) -> int:
+        """Drafts a request; 0 is plain decoding."""
         if self._pause > 0:
             self._pause -= 1
             self._drafted = 0
-            return 1
-        deepest = max(min(request.block_size, request.remaining) for request in requests)
-        if deepest == 1:
-            return 1
+            return 0
+        deepest = max(min(request.block_size, request.remaining) for request in requests) - 1
+        if deepest == 0:
+            return 0
         if not self._cost.knows_drafting:
             return deepest
         if not self._cost.knows_forward:
-            return 1
-        expected = mean(
-            [
-                expected_tokens(self._engine, self._requests.get(r.id), min(r.block_size, r.remaining) - 1)
-                for r in requests
-            ]
-        )
+            return 0
+        expected = mean([self._expected(request) for request in requests])
         rates = [
-            tokens / self._cost.cycle(batch * length, drafts=length > 1)
-            for length, tokens in enumerate(expected, start=1)
+            tokens / self._cost.cycle(batch * (1 + drafts), drafts=drafts > 0)
+            for drafts, tokens in enumerate(expected)
         ]
         best = max(range(1, len(rates)), key=rates.__getitem__)
         self._drafted += 1
         if self._drafted > REFRESH:
             self._drafted = 0
-            return 1
-        if rates[best] < MARGIN * rates[0]:
-            # This cycle is the trial that ends a pause; another pause follows unless it goes well.
-            self._pause, self._next_pause = self._next_pause, min(2 * self._next_pause, LAST_PAUSE)
+            return 0
+        if rates[best] >= MARGIN * rates[0]:
+            self._trial, self._next_pause = 0, FIRST_PAUSE
         else:
-            self._next_pause = FIRST_PAUSE
-        return best + 1
+            self._trial += 1
+            if self._trial >= TRIAL:
+                self._trial, self._pause = 0, self._next_pause
+                self._next_pause = min(2 * self._next_pause, LAST_PAUSE)
+        return best
+
+    def _expected(self, request: RequestView) -> list[float]:
+        """Expected tokens of a request by the number of its drafts."""
+        deepest = min(request.block_size, request.remaining) - 1
+        trees = _branches(request)
+        most = TREE_NODES if trees and deepest > 0 else deepest
+        return expected_tokens(self._engine[trees], self._requests.get(request.id), most)
+
+
+def _branches(request: RequestView) -> bool:
+    """Whether the request's drafts may be a tree."""
+    return request.tree_budget == "auto" and request.verify_length == "auto"

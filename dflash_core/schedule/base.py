@@ -17,7 +17,8 @@ class RequestView:
         remaining: tokens it may still produce, at least 1.
         block_size: its upper bound of slots, anchor included.
         verify_length: the request's own setting: "auto", "block", or a number that counts the anchor.
-        tree_budget: nodes of its tree, anchor not counted; `None` for a chain.
+        tree_budget: nodes of its tree, anchor not counted; `None` for a chain; "auto" when the schedule may
+            choose, a chain as well.
     """
 
     id: int
@@ -25,7 +26,7 @@ class RequestView:
     remaining: int
     block_size: int
     verify_length: int | str
-    tree_budget: int | None
+    tree_budget: int | str | None
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,14 @@ class Schedule(Protocol):
         self,
         requests: Sequence[RequestView],
         plan: CyclePlan,
-        accepted: Sequence[int],
+        accepted: Sequence[Sequence[int]],
         seconds: PhaseSeconds,
     ) -> None:
-        """`accepted[i]` drafts of request i were accepted; the cycle took `seconds`."""
+        """Learn what came of a plan.
+
+        Args:
+            accepted: per request its accepted drafts, each as its rank: the least budget of a tree that takes
+                it in. Of a chain these are 1 to as many as were accepted.
+            seconds: what the cycle took.
+        """
         ...

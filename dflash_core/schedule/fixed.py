@@ -24,7 +24,7 @@ class FixedSchedule:
         self,
         requests: Sequence[RequestView],
         plan: CyclePlan,
-        accepted: Sequence[int],
+        accepted: Sequence[Sequence[int]],
         seconds: PhaseSeconds,
     ) -> None:
         """Nothing is learnt."""
@@ -34,7 +34,7 @@ def asked_length(request: RequestView) -> int | None:
     """The verify length that a request insists on; `None` when the schedule may choose."""
     if isinstance(request.verify_length, int):
         return request.verify_length
-    whole = request.verify_length == "block" or request.tree_budget is not None
+    whole = request.verify_length == "block" or isinstance(request.tree_budget, int)
     return request.block_size if whole else None
 
 
@@ -43,6 +43,7 @@ def plan_lengths(
     lengths: Sequence[int],
     reasons: Sequence[str | None] | None = None,
     short: Sequence[bool] | None = None,
+    trees: Sequence[int | None] | None = None,
 ) -> CyclePlan:
     """A plan with these verify lengths, shortened to what each request can still use.
 
@@ -54,6 +55,7 @@ def plan_lengths(
         lengths: wanted verify lengths, anchor included; 1 is plain decoding.
         reasons: why a request is to decode plainly.
         short: which requests draft no more slots than are verified, instead of a whole block.
+        trees: budgets of the requests that leave theirs open; `None` for a chain.
     """
     blocks, verify, budgets, why = [], [], [], []
     for index, (request, wanted) in enumerate(zip(requests, lengths, strict=True)):
@@ -62,7 +64,8 @@ def plan_lengths(
         plain = length == 1
         blocks.append(length if plain or (short and short[index]) else block)
         verify.append(length)
-        budgets.append(None if plain else request.tree_budget)
+        budget = (trees[index] if trees else None) if request.tree_budget == "auto" else request.tree_budget
+        budgets.append(None if plain or not isinstance(budget, int) else budget)
         why.append(_why(request, reasons[index] if reasons else None) if plain else None)
     return CyclePlan(tuple(blocks), tuple(verify), tuple(budgets), tuple(why))
 

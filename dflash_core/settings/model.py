@@ -66,7 +66,11 @@ class Settings(BaseModel):
         "slots of the block that the target checks, the anchor included",
         "auto, block or a whole number from 1",
     )
-    tree_budget: int | None = _count(None, "nodes of a token tree besides the anchor; none is a chain")
+    tree_budget: Literal["auto"] | Annotated[int, Field(ge=1)] | None = _setting(
+        "auto",
+        "nodes of a token tree besides the anchor; auto leaves it to the schedule",
+        "auto, none (a chain) or a whole number from 1",
+    )
     verifier: str = _setting(
         "sampling", "what decides which drafts stay", "the name of a verifier", min_length=1
     )
@@ -100,6 +104,11 @@ class Settings(BaseModel):
         lt=2**63,
     )
 
+    @property
+    def fixed_tree(self) -> int | None:
+        """Nodes of the tree that is asked for; `None` when it is left to the schedule, or a chain."""
+        return self.tree_budget if isinstance(self.tree_budget, int) else None
+
 
 ALIASES = {"DFLASH_DRAFT_BLOCK_SIZE": "block_size"}
 """Environment variables that are not `DFLASH_` and the setting's name."""
@@ -116,7 +125,7 @@ def contradictions(settings: Settings) -> list[tuple[str, str, str]]:
         found.append(("verify_length", "block_size", "no more slots can be verified than a block has"))
     if settings.verifier == "greedy" and settings.temperature > 0:
         found.append(("verifier", "temperature", "the greedy verifier does not sample"))
-    if settings.tree_budget is not None and block == 1:
+    if settings.fixed_tree is not None and block == 1:
         found.append(
             ("tree_budget", "block_size", "a block of one slot, the anchor, has no drafts to branch")
         )

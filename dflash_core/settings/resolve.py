@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
@@ -134,14 +134,14 @@ def _environment_layer(environ: Mapping[str, str]) -> Layer:
 def _validated(layer: Layer, strings: bool = False) -> Layer:
     """Values in the types of `Settings`; text is read as what it spells only where `strings` says so.
 
-    The word "none" unsets an optional setting that a lower layer has set: TOML and variables have no null.
+    The word "none" unsets an optional setting that a lower layer has set: TOML, variables and flags have no
+    null.
     """
     for name in layer.values:
         if name not in Settings.model_fields:
             raise SettingsError(_unknown(name, layer.origins[name]))
     values = {
-        name: None if value == "none" and Settings.model_fields[name].default is None else value
-        for name, value in layer.values.items()
+        name: None if value == "none" and _optional(name) else value for name, value in layer.values.items()
     }
     parse = Settings.model_validate_strings if strings else Settings.model_validate
     try:
@@ -154,6 +154,11 @@ def _validated(layer: Layer, strings: bool = False) -> Layer:
         raise SettingsError(f"{subject} is {values[name]!r}; it must be {allowed}.") from error
     known = {name: None if value is None else getattr(settings, name) for name, value in values.items()}
     return Layer(known, layer.origins)
+
+
+def _optional(name: str) -> bool:
+    """Whether a setting may be unset."""
+    return type(None) in get_args(Settings.model_fields[name].annotation)
 
 
 def _unknown(name: str, origin: str) -> str:

@@ -101,6 +101,19 @@ def test_a_tree_accepts_more_than_a_chain(llama):
     assert chain.stats.acceptance_length > 2
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_schedule_chooses_trees_where_nobody_says_otherwise(llama, temperature):
+    """And the tokens stay those of plain decoding."""
+    draft = prophet(llama)
+    draft.branches = lambda sampling: True
+    options = {"max_new_tokens": NEW, "eos_token_id": [], "temperature": temperature, "seed": 5}
+    result = generate(llama, draft, PROMPTS, max_batch=3, **options)
+    assert result.tokens == generate(llama, None, PROMPTS, **options).tokens
+    assert result.stats.cycles_drafted > 0
+    chains = generate(llama, draft, PROMPTS, max_batch=3, tree_budget=None, **options)
+    assert chains.tokens == result.tokens
+
+
 @pytest.mark.parametrize("second", [False, True], ids=["v1", "v2"])
 def test_drafts_and_trees_may_share_a_batch_with_plain_requests(llama, answers, second):
     decoder = build_decoder(llama, tiny_draft(llama, second=second), schedule="fixed", max_batch=5)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dflash_core.schedule.acceptance import DepthCounts, expected_tokens
+from dflash_core.schedule.acceptance import RankCounts, expected_tokens
 from dflash_core.schedule.auto import DRAFT_DOES_NOT_PAY, AutoSchedule
 from dflash_core.schedule.base import RequestView
 from dflash_core.schedule.cost import CycleCost, interpolate
@@ -15,7 +15,11 @@ from dflash_core.stats import PhaseSeconds
 
 
 def view(
-    id: int = 0, remaining: int = 1000, block: int = 8, length: int | str = "auto", tree: int | None = None
+    id: int = 0,
+    remaining: int = 1000,
+    block: int = 8,
+    length: int | str = "auto",
+    tree: int | str | None = None,
 ):
     return RequestView(id, 100, remaining, block, length, tree)
 
@@ -48,7 +52,7 @@ class World:
             jitter = 1 + self.noise * self.random.random()
             verify = self.forward(batch * max(plan.verify_lengths)) * jitter
             spent = PhaseSeconds(draft=self.draft if plan.drafts else 1e-5, verify=verify, commit=5e-4)
-            schedule.observe(views, plan, accepted, spent)
+            schedule.observe(views, plan, [range(1, count + 1) for count in accepted], spent)
             tokens += sum(accepted) + batch
             seconds += spent.decode
             lengths.append(plan.verify_lengths[0])
@@ -121,10 +125,38 @@ def test_verifies_less_a_request_when_many_share_the_machine():
     assert sum(crowded[-100:]) < sum(alone[-100:])
 
 
+def test_chooses_the_size_of_trees_where_they_are_allowed():
+    """Ranks 1 to 3 pay here, later ones do not; the fourth draft of a chain would."""
+    schedule = AutoSchedule(None, None)
+    views = [view(tree="auto"), view(1, tree=None)]
+    for cycle in range(300):
+        views = [replace(each, context=100 + cycle) for each in views]
+        plan = schedule.plan(views)
+        nodes = max(plan.tree_budgets[0] or 0, plan.verify_lengths[0] - 1)
+        kept = [[rank for rank in (2,) if rank <= nodes], [rank for rank in (1, 2) if rank <= nodes]]
+        verify = 1.0 + 0.01 * nodes + 0.4 * max(0, nodes - 3)
+        schedule.observe(views, plan, kept, PhaseSeconds(draft=0.1, verify=verify, commit=0.01))
+    seen = set()
+    for _ in range(4):
+        plan = schedule.plan(views)
+        seen.add(plan.tree_budgets)
+        assert plan.tree_budgets[1] is None
+    assert seen <= {(2, None), (3, None), (None, None)}
+    assert (2, None) in seen or (3, None) in seen
+
+
+def test_a_tree_is_chosen_only_where_the_length_is_left_open_too():
+    schedule = AutoSchedule(None, None)
+    plan = schedule.plan([view(length=5, tree="auto"), view(1, length="block", tree="auto")])
+    assert plan.tree_budgets == (None, None)
+    assert plan.verify_lengths == (5, 8)
+    assert FixedSchedule().plan([view(tree="auto")]).tree_budgets == (None,)
+
+
 def test_says_why_it_decodes_plainly():
     world = World(lambda rows: 0.05 * rows, 0.5, [0.1] * 7, calibrated=True)
     schedule = AutoSchedule(world)
-    world.run(schedule, cycles=3)
+    world.run(schedule, cycles=5)
     plan = schedule.plan([view()])
     assert plan.verify_lengths == (1,)
     assert plan.reasons == (DRAFT_DOES_NOT_PAY,)
@@ -170,9 +202,9 @@ def test_interpolation_goes_through_and_beyond_the_points():
 
 
 def test_expected_tokens_follow_what_was_seen():
-    counts = DepthCounts()
+    counts = RankCounts()
     for _ in range(2000):
-        counts.observe(1, 3)
+        counts.observe([1], 3)
     expected = expected_tokens(counts, None, 3)
     assert expected[0] == 1
     assert expected[1] == pytest.approx(2, abs=0.05)
@@ -196,7 +228,8 @@ def test_plain_decoding_is_looked_at_now_and_then():
         views = [RequestView(0, cycle, 500, 8, "auto", None)]
         plan = schedule.plan(views)
         lengths.append(plan.verify_lengths[0])
-        schedule.observe(views, plan, [lengths[-1] - 1], PhaseSeconds(draft=0.1, verify=1.0, commit=0.01))
+        accepted = [range(1, lengths[-1])]
+        schedule.observe(views, plan, accepted, PhaseSeconds(draft=0.1, verify=1.0, commit=0.01))
     tail = lengths[60:]
     assert 2 <= tail.count(1) <= 4
     assert set(tail) == {1, 8}

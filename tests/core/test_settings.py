@@ -95,6 +95,7 @@ def test_none_takes_back_what_a_lower_source_set():
     Path("dflash.toml").write_text("tree_budget = 16\n")
     assert value("tree_budget") == 16
     assert value("tree_budget", environ={"DFLASH_TREE_BUDGET": "none"}) is None
+    assert value("tree_budget", flags={"tree_budget": "none"}) is None
 
 
 WRONG = {

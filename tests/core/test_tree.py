@@ -97,6 +97,24 @@ def test_best_first_trees(batch, depth, ranks, max_budget, coarse, seed):
         torch.testing.assert_close(taken.sort(descending=True).values, best)
 
 
+@pytest.mark.parametrize("smaller", [1, 2, 5, 9])
+def test_nodes_up_to_a_rank_are_the_tree_of_that_budget(smaller):
+    """What a schedule learns from one budget about all smaller ones rests on this."""
+    generator = torch.Generator().manual_seed(3)
+    log_probs = torch.randn(3, 4, 6, generator=generator).log_softmax(-1).sort(-1, descending=True).values
+    ids = torch.rand(3, 4, 40, generator=generator).argsort(-1)[..., :6] + 1
+    anchors = torch.tensor([97, 98, 99])
+    whole, _ = best_first(anchors, log_probs, ids, torch.tensor([12, 12, 3]), 12)
+    part, _ = best_first(anchors, log_probs, ids, torch.tensor([smaller, smaller, min(smaller, 3)]), smaller)
+    for row in range(3):
+        ranks = whole.ranks[row, : int(whole.num_nodes[row])]
+        assert ranks.sort().values.tolist() == list(range(len(ranks)))
+        kept = (ranks <= smaller).nonzero()[:, 0]
+        paths = {tuple(whole.tokens[row][whole.visible[row, node]].tolist()) for node in kept}
+        nodes = range(int(part.num_nodes[row]))
+        assert paths == {tuple(part.tokens[row][part.visible[row, node]].tolist()) for node in nodes}
+
+
 def test_a_bigger_budget_only_adds_nodes():
     generator = torch.Generator().manual_seed(0)
     log_probs = torch.randn(1, 5, 8, generator=generator).log_softmax(-1).sort(-1, descending=True).values

@@ -125,4 +125,6 @@ class Cycle:
             if self._counters is not None:
                 self._counters.observe(drafting.plan, accepted)
             seconds = PhaseSeconds(draft=self._drafted - self._began, verify=verified - self._drafted)
-            self._schedule.observe(drafting.views, drafting.plan, accepted, seconds)
+            # Trees of a server are asked for, and of those a schedule learns nothing.
+            ranks = [range(1, count + 1) for count in accepted]
+            self._schedule.observe(drafting.views, drafting.plan, ranks, seconds)

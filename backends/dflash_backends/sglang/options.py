@@ -19,10 +19,10 @@ def server_settings(server_args: Any) -> Resolved:
     found = resolve(flags)
     nodes = server_args.speculative_num_draft_tokens
     if nodes is not None:
-        if found.settings.tree_budget is not None:
+        if found.settings.fixed_tree is not None:
             raise SettingsError(
                 f"--speculative-num-draft-tokens is {nodes}, but tree_budget is "
-                f"{found.settings.tree_budget} ({found.origins['tree_budget']}), from which the number of "
+                f"{found.settings.fixed_tree} ({found.origins['tree_budget']}), from which the number of "
                 "nodes follows; leave the former out, or give --speculative-dflash-block-size."
             )
         if flags["block_size"] not in (None, nodes):
@@ -48,8 +48,8 @@ def with_default_schedule(resolved: Resolved) -> Settings:
 
 def reserved_nodes(settings: Settings, block_size: int) -> int:
     """The most nodes a request that one forward verifies, the anchor included."""
-    if settings.tree_budget is not None:
-        return settings.tree_budget + 1
+    if settings.fixed_tree is not None:
+        return settings.fixed_tree + 1
     if isinstance(settings.verify_length, int):
         return min(settings.verify_length, block_size)
     return block_size

@@ -55,5 +55,5 @@ def view_of(request: Any, length: int, block_size: int, settings: Settings) -> R
         remaining=max(int(left), 1),
         block_size=block_size,
         verify_length=settings.verify_length,
-        tree_budget=settings.tree_budget,
+        tree_budget=settings.fixed_tree,
     )

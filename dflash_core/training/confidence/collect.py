@@ -142,7 +142,7 @@ class _Scribe(FixedSchedule):
         self,
         requests: Sequence[RequestView],
         plan: CyclePlan,
-        accepted: Sequence[int],
+        accepted: Sequence[Sequence[int]],
         seconds: PhaseSeconds,
     ) -> None:
         """Of the rows whose block had its full length; a shorter one at a request's end is another task."""
@@ -158,7 +158,7 @@ class _Scribe(FixedSchedule):
                 continue
             self._pages.hidden.append(_filled(states[place], self._slots))
             self._pages.log_probs.append(_filled(log_probs[row], self._slots))
-            self._pages.accepted.append(accepted[row])
+            self._pages.accepted.append(len(accepted[row]))
             self._pages.verified.append(plan.verify_lengths[row] - 1)
             self._pages.groups.append(requests[row].id)
 

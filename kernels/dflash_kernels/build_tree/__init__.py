@@ -20,6 +20,7 @@ class BuiltTree(NamedTuple):
         visible: [B, W, W] bool.
         num_nodes: [B] int64.
         log_probs: [B, W] float32, of each node's own token; 0 for the anchor and for padding.
+        ranks: [B, W] int64; 0 for the anchor, else the least budget that takes in the node; 0 for padding.
     """
 
     tokens: Tensor
@@ -28,6 +29,7 @@ class BuiltTree(NamedTuple):
     visible: Tensor
     num_nodes: Tensor
     log_probs: Tensor
+    ranks: Tensor
 
 
 _IMPLS = {"reference": reference.build_tree}

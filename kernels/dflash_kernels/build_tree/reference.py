@@ -10,7 +10,7 @@ from dflash_kernels.trees import ancestors
 
 def build_tree(
     anchors: Tensor, log_probs: Tensor, ids: Tensor, budgets: Tensor, max_budget: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Choose the best paths of all depths, then put them into breadth-first order."""
     depth = min(log_probs.shape[1], max_budget)
     log_probs, ids = log_probs.float()[:, :depth, :max_budget], ids[:, :depth, :max_budget]
@@ -18,7 +18,9 @@ def build_tree(
         log_probs = log_probs.new_full((len(anchors), 1, 1), float("-inf"))
         ids = ids.new_zeros(len(anchors), 1, 1)
     paths = best_paths(log_probs, max(max_budget, 1))
-    order, real = _breadth_first(paths, _choose(paths, budgets, max_budget), max_budget)
+    ranks = _ranks(paths)
+    chosen = (ranks <= budgets[:, None]) & (paths.score > float("-inf"))
+    order, real = _breadth_first(paths, chosen, max_budget)
 
     nodes = torch.arange(1, order.shape[1] + 1, device=order.device)
     node_of = torch.zeros_like(paths.rank).scatter(1, order, nodes.expand_as(order))
@@ -40,15 +42,15 @@ def build_tree(
         ancestors(parents, depth),
         1 + real.sum(-1),
         nodewise(zero.float(), log_probs.flatten(1).gather(1, slots), 0),
+        nodewise(zero, ranks.gather(1, order), 0),
     )
 
 
-def _choose(paths: Paths, budgets: Tensor, max_budget: int) -> Tensor:
-    """[B, M] bool: the best paths, as many as each request's budget."""
-    score, order = paths.score.sort(dim=1, descending=True, stable=True)
-    within = torch.arange(score.shape[1], device=score.device) < budgets[:, None]
-    chosen = within & (score > float("-inf"))
-    return torch.zeros_like(chosen).scatter(1, order, chosen)
+def _ranks(paths: Paths) -> Tensor:
+    """[B, M] int64: the place of each path among all, from 1 for the best."""
+    order = paths.score.argsort(dim=1, descending=True, stable=True)
+    places = torch.arange(1, order.shape[1] + 1, device=order.device).expand_as(order)
+    return torch.zeros_like(order).scatter(1, order, places)
 
 
 def _breadth_first(paths: Paths, chosen: Tensor, max_budget: int) -> tuple[Tensor, Tensor]:
