@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 import torch
@@ -201,7 +201,8 @@ class Decoder:
         deltas = [self._advance(row, index, plan, tokens[index]) for index, row in enumerate(self._rows)]
         running = [delta.finish_reason is None for delta in deltas]
         if any(running):
-            self._state.commit(policy.plan(proposal.tree, verdict, [count + 1 for count in counts]))
+            rollback = policy.plan(proposal.tree, verdict, [count + 1 for count in counts])
+            self._state.commit(rollback if any(map(_scattered, nodes)) else replace(rollback, gather=None))
             if self._drafter is not None and self._context is not None:
                 committed = [[anchor, *new[:-1]] for anchor, new in zip(anchors, tokens, strict=True)]
                 self._drafter.commit(self._context, committed, output.taps, nodes)
@@ -287,6 +288,11 @@ def close_ranks(running: Sequence[bool]) -> list[int]:
     count = sum(running)
     last = [index for index in range(count, len(running)) if running[index]]
     return [index if running[index] else last.pop() for index in range(count)]
+
+
+def _scattered(nodes: Sequence[int]) -> bool:
+    """Whether a path leaves the front of its block, so that something has to move."""
+    return nodes[-1] != len(nodes) - 1
 
 
 def plain(requests: int) -> CyclePlan:

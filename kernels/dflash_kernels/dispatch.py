@@ -5,7 +5,7 @@ from typing import Literal, TypeVar
 
 from torch import Tensor
 
-Impl = Literal["auto", "reference", "triton"]
+Impl = Literal["auto", "reference", "triton", "compiled", "fused", "host"]
 F = TypeVar("F", bound=Callable[..., object])
 
 
@@ -14,7 +14,9 @@ def choose(op: str, impl: Impl, probe: Tensor, available: Mapping[str, F]) -> F:
 
     Args:
         op: name of the op, for the message.
-        impl: "auto" takes Triton for CUDA tensors where the op has it, the reference elsewhere.
+        impl: "auto" takes Triton for CUDA tensors where the op has it, the reference elsewhere. An op
+            that has something faster for some arguments on the CPU ("compiled" in C, "fused" by torch, or
+            "host" in Python) looks at them itself.
         probe: a tensor argument of the call; only its device is looked at.
         available: implementations by name; "reference" is always there.
 

@@ -73,6 +73,7 @@ def lattice(generator, batch, depth, ranks, kind):
     return log_probs, ids
 
 
+@pytest.mark.parametrize("impl", ["reference", "host"])
 @pytest.mark.parametrize("kind", ["smooth", "peaked", "coarse", "flat", "cut"])
 @pytest.mark.parametrize(
     ("depth", "ranks", "max_budget"),
@@ -88,7 +89,7 @@ def lattice(generator, batch, depth, ranks, kind):
         (15, 1, 9),
     ],
 )
-def test_the_tree_is_the_heaps_tree(kind, depth, ranks, max_budget):
+def test_the_tree_is_the_heaps_tree(kind, depth, ranks, max_budget, impl):
     generator = torch.Generator().manual_seed(hash((depth, ranks, max_budget)) % 2**31)
     batch = 6
     for _ in range(4):
@@ -96,7 +97,7 @@ def test_the_tree_is_the_heaps_tree(kind, depth, ranks, max_budget):
         budgets = torch.randint(0, max_budget + 1, (batch,), generator=generator)
         budgets[0], budgets[1] = max_budget, 0
         anchors = torch.randint(0, 1000, (batch,), generator=generator)
-        built = build_tree(anchors, log_probs, ids, budgets, max_budget)
+        built = build_tree(anchors, log_probs, ids, budgets, max_budget, impl=impl)
         assert built.tokens.shape == (batch, max_budget + 1)
         assert built.visible.shape == (batch, max_budget + 1, max_budget + 1)
         for row in range(batch):
@@ -147,3 +148,21 @@ def test_half_precision_marginals_are_summed_in_float32():
     built = build_tree(torch.tensor([9]), log_probs, ids, torch.tensor([3]), 3)
     assert built.log_probs.dtype == torch.float32
     assert built.tokens[0].tolist() == [9, 0, 1, 2]
+
+
+@pytest.mark.parametrize("kind", ["smooth", "coarse", "flat", "cut"])
+@pytest.mark.parametrize(("depth", "ranks", "max_budget"), [(3, 4, 6), (0, 3, 4), (7, 0, 3), (2, 5, 0)])
+def test_both_ways_answer_the_same(kind, depth, ranks, max_budget):
+    generator = torch.Generator().manual_seed(1)
+    if depth and ranks:
+        log_probs, ids = lattice(generator, 5, depth, ranks, kind)
+    else:
+        log_probs, ids = torch.zeros(5, depth, ranks), torch.zeros(5, depth, ranks, dtype=torch.int64)
+    budgets = torch.randint(0, max_budget + 1, (5,), generator=generator)
+    ways = [
+        build_tree(torch.arange(5), log_probs, ids, budgets, max_budget, impl=impl)
+        for impl in ("reference", "host")
+    ]
+    for one, other in zip(*ways, strict=True):
+        assert torch.equal(one, other)
+        assert one.dtype == other.dtype

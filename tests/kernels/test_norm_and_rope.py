@@ -3,7 +3,9 @@
 import pytest
 import torch
 
+from dflash_kernels.rms_norm import compiled as rms_norm_in_c
 from dflash_kernels.rms_norm import rms_norm
+from dflash_kernels.rope import compiled as rope_in_c
 from dflash_kernels.rope import rope, rope_angles
 
 
@@ -47,3 +49,37 @@ def test_scores_of_rotated_heads_depend_on_the_distance_only():
 
     torch.testing.assert_close(score(5, 3), score(105, 103), atol=1e-4, rtol=0)
     assert (score(5, 3) - score(5, 1)).abs() > 1e-3
+
+
+compiled = pytest.mark.skipif(rms_norm_in_c.routine() is None, reason="this machine has no C compiler")
+
+
+@compiled
+@pytest.mark.parametrize("shape", [(1,), (3, 7), (2, 3, 5, 15), (4, 576), (0, 8)], ids=str)
+def test_the_compiled_norm_is_the_reference(shape):
+    x, weight = torch.randn(shape) * 3, torch.randn(shape[-1])
+    strided = torch.randn(*shape[:-1], 2 * shape[-1])[..., ::2]
+    assert rms_norm_in_c.fits(x, weight)
+    for each in (x, strided):
+        expected = rms_norm(each, weight, 1e-6, impl="reference")
+        torch.testing.assert_close(rms_norm(each, weight, 1e-6), expected, rtol=1e-5, atol=1e-6)
+
+
+@compiled
+@pytest.mark.parametrize("shape", [(3, 2, 8), (2, 5, 3, 6), (1, 4, 9, 64)], ids=str)
+def test_the_compiled_rope_is_the_reference(shape):
+    x = torch.randn(shape)
+    angles = torch.rand(*shape[:-2], shape[-1] // 2) * 7
+    cos, sin = angles.cos(), angles.sin()
+    sliced = torch.randn(*shape[:-2], 2, *shape[-2:]).unbind(-3)[1]
+    assert rope_in_c.fits(x, cos, sin)
+    for each in (x, sliced):
+        torch.testing.assert_close(rope(each, cos, sin), rope(each, cos, sin, impl="reference"))
+
+
+def test_what_asks_for_gradients_gets_them():
+    x = torch.randn(4, 8, requires_grad=True)
+    angles = torch.rand(4, 4)
+    rope(rms_norm(x, torch.ones(8), 1e-6).view(4, 1, 8), angles.cos(), angles.sin()).sum().backward()
+    assert x.grad is not None
+    assert x.grad.abs().sum() > 0

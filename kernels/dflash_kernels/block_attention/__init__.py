@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from dflash_kernels.block_attention import reference
+from dflash_kernels.block_attention import fused, reference
 from dflash_kernels.dispatch import Impl, choose
 
 __all__ = ["block_attention"]
@@ -29,6 +29,9 @@ def block_attention(
     impl: Impl = "auto",
 ) -> Tensor:
     """Ragged attention over pool slots and the block; see `reference.block_attention`."""
+    reach = slots.shape[1] + k.shape[1]
+    if impl == "auto" and fused.fits(q, k_pool, lengths, block_lengths, reach, window, causal, sinks):
+        return fused.block_attention(q, k_pool, v_pool, slots, k, v, scale)
     return choose("block_attention", impl, q, _IMPLEMENTATIONS)(
         q,
         k_pool,

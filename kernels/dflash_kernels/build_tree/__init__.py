@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from dflash_kernels.build_tree import reference
+from dflash_kernels.build_tree import host, reference
 from dflash_kernels.dispatch import Impl, choose
 
 __all__ = ["BuiltTree", "build_tree"]
@@ -32,7 +32,7 @@ class BuiltTree(NamedTuple):
     ranks: Tensor
 
 
-_IMPLS = {"reference": reference.build_tree}
+_IMPLS = {"reference": reference.build_tree, "host": host.build_tree}
 
 
 def build_tree(
@@ -54,5 +54,7 @@ def build_tree(
 
     Source: DDTree (arXiv 2604.12989), whose heap is replaced by one selection a depth.
     """
+    if impl == "auto" and log_probs.is_cpu and len(anchors) * max_budget <= host.MOST:
+        impl = "host"
     run = choose("build_tree", impl, log_probs, _IMPLS)
     return BuiltTree(*run(anchors, log_probs, ids, budgets, max_budget))

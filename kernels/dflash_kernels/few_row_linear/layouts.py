@@ -56,4 +56,4 @@ LAYOUTS: dict[Layout, Callable[[Tensor, Tensor, Tensor | None], Tensor]] = {
 
 def available() -> tuple[Layout, ...]:
     """The layouts that this machine has."""
-    return tuple(name for name in LAYOUTS if name != "compiled" or compiled.library() is not None)
+    return tuple(name for name in LAYOUTS if name != "compiled" or compiled.routine() is not None)

@@ -18,7 +18,8 @@ def gather_slots(caches: Sequence[Tensor], starts: Tensor, source: Tensor, *, im
     All moves of a row read before any of them writes, so sources and destinations may overlap.
 
     Args:
-        caches: tensors [R, Hkv, capacity, d] with R >= B; rows 0 to B - 1 are touched. K and V of all layers.
+        caches: contiguous tensors [R, Hkv, capacity, d] with R >= B, K and V of all layers; rows 0 to B - 1
+            are touched.
         starts: [B] int64, the first slot of each row's block.
         source: [B, A] int64, slots counted from `starts`; an entry of -1 leaves its slot as it is. The
             slots `starts[b] + j` for all j < A must exist.

@@ -1,0 +1,101 @@
+"""`build_tree` in plain Python, for few nodes in the host's memory, where tensor operations are slow."""
+
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+MOST = 256
+"""Nodes of a batch up to which this is the faster way."""
+
+Path = tuple[int, ...]
+"""The ranks of a path's tokens, one a depth."""
+
+
+class Node(NamedTuple):
+    """A node besides the anchor."""
+
+    path: Path
+    token: int
+    log_prob: float
+    rank: int
+
+
+def build_tree(
+    anchors: Tensor, log_probs: Tensor, ids: Tensor, budgets: Tensor, max_budget: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """DDTree's own algorithm: a heap of the paths that might come next, request by request."""
+    width = max_budget + 1
+    rows = [
+        _row(anchor, sorted(_best(scores, tokens, budget), key=_breadth_first), width)
+        for anchor, scores, tokens, budget in zip(
+            anchors.tolist(), log_probs.float().tolist(), ids.tolist(), budgets.tolist(), strict=True
+        )
+    ]
+    tokens, parents, depths, seen, counts, own, ranks = zip(*rows, strict=True)
+    return (
+        torch.tensor(tokens),
+        torch.tensor(parents),
+        torch.tensor(depths),
+        torch.tensor(seen),
+        torch.tensor(counts),
+        torch.tensor(own, dtype=torch.float32),
+        torch.tensor(ranks),
+    )
+
+
+def _best(log_probs: list[list[float]], ids: list[list[int]], budget: int) -> list[Node]:
+    """The best paths in order: a path's followers are its next sibling and its first child."""
+    nodes: list[Node] = []
+    heap: list[tuple[float, int, int, int, Path]] = []
+    place: dict[Path, int] = {(): 0}  # within its depth, as the paths came
+    placed = [1] + [0] * len(log_probs)
+    score_of: dict[Path, float] = {(): 0.0}
+
+    def offer(path: Path) -> None:
+        depth, rank = len(path), path[-1]
+        if depth <= len(log_probs) and rank < len(log_probs[depth - 1]):
+            score = float(np.float32(score_of[path[:-1]] + log_probs[depth - 1][rank]))
+            if score > -np.inf:
+                heappush(heap, (-score, depth, place[path[:-1]], rank, path))
+
+    offer((0,))
+    while heap and len(nodes) < budget:
+        score, depth, _, rank, path = heappop(heap)
+        score_of[path], place[path] = -score, placed[depth]
+        placed[depth] += 1
+        nodes.append(Node(path, ids[depth - 1][rank], log_probs[depth - 1][rank], len(nodes) + 1))
+        offer((*path[:-1], rank + 1))
+        offer((*path, 0))
+    return nodes
+
+
+def _breadth_first(node: Node) -> tuple[int, Path]:
+    return len(node.path), node.path
+
+
+def _row(
+    anchor: int, nodes: list[Node], width: int
+) -> tuple[list[int], list[int], list[int], list[list[bool]], int, list[float], list[int]]:
+    """One request's row of everything in `BuiltTree`."""
+    index = {node.path: number for number, node in enumerate(nodes, start=1)} | {(): 0}
+    parents = [-1, *(index[node.path[:-1]] for node in nodes)]
+    seen: list[list[bool]] = []
+    for number in range(width):
+        row = [False] * width
+        row[number] = True
+        if number < len(parents) and parents[number] >= 0:
+            row = [here or above for here, above in zip(row, seen[parents[number]], strict=True)]
+        seen.append(row)
+    padding = width - 1 - len(nodes)
+    return (
+        [anchor, *(node.token for node in nodes), *[0] * padding],
+        [*parents, *[-1] * padding],
+        [0, *(len(node.path) for node in nodes), *[0] * padding],
+        seen,
+        1 + len(nodes),
+        [0.0, *(node.log_prob for node in nodes), *[0.0] * padding],
+        [0, *(node.rank for node in nodes), *[0] * padding],
+    )

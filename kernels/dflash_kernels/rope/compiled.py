@@ -1,0 +1,42 @@
+"""`rope` in C: one call instead of a chain of small operations."""
+
+import ctypes
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dflash_kernels import native
+
+MOST = 2**16
+"""Elements up to which one thread is fast enough."""
+
+
+def fits(x: Tensor, cos: Tensor, sin: Tensor) -> bool:
+    """Whether the routine is there, made for these arguments, and nobody asks for gradients."""
+    return (
+        native.plain_float(x)
+        and native.plain_float(cos)
+        and native.plain_float(sin)
+        and x.shape[:-2] == cos.shape[:-1]
+        and x.numel() <= MOST
+        and routine() is not None
+    )
+
+
+def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """See `reference.rope`; float32 on the CPU."""
+    x, cos, sin = x.contiguous(), cos.contiguous(), sin.contiguous()
+    y = torch.empty_like(x)
+    heads, size = x.shape[-2:]
+    rows = x.numel() // max(heads * size, 1)
+    routine()(x.data_ptr(), cos.data_ptr(), sin.data_ptr(), y.data_ptr(), rows, heads, size // 2)
+    return y
+
+
+@cache
+def routine() -> Any:
+    """The compiled routine, or `None`."""
+    return native.function(Path(__file__).with_name("rope.c"), 4, *[ctypes.c_long] * 3)
