@@ -1,7 +1,7 @@
 """Times the layouts on a model's own weights."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from time import perf_counter
 
 import torch
@@ -29,7 +29,7 @@ Times = dict[tuple[Shape, Layout, int], float]
 """Shape, layout, rows -> seconds of one product, the mean of a pass over all weights of the best pass."""
 
 
-def calibrate_layouts(weights: Sequence[Tensor]) -> LayoutTable:
+def calibrate_layouts(weights: Sequence[Tensor], narrow: Collection[Shape] = ()) -> LayoutTable:
     """Find the fastest layout for each shape and row count.
 
     Many weights are multiplied one after the other, as in a forward, so that each is read from memory; the
@@ -38,10 +38,11 @@ def calibrate_layouts(weights: Sequence[Tensor]) -> LayoutTable:
 
     Args:
         weights: float32 CPU weights [out, in], in the order in which a forward uses them.
+        narrow: shapes whose weights the compiled layout will have in bfloat16.
     """
     counts = Counter(map(_shape, weights))
     with torch.inference_mode():
-        times = _time(beyond_cache(sample(weights)))
+        times = _time(beyond_cache(sample(weights)), narrow)
     costs = {shape: {layout: _cost(times, shape, layout) for layout in available()} for shape in counts}
     steps = {shape: choose(costs[shape]) for shape in counts}
     seconds = {
@@ -74,16 +75,17 @@ def sample(weights: Sequence[Tensor]) -> list[Tensor]:
     return chosen
 
 
-def _time(weights: Sequence[Tensor]) -> Times:
+def _time(weights: Sequence[Tensor], narrow: Collection[Shape]) -> Times:
     times: Times = {}
     counts = Counter(map(_shape, weights))
+    halves = [weight.bfloat16() if _shape(weight) in narrow else weight for weight in weights]
     started = perf_counter()
     for _ in range(PASSES):
         for rows in ROWS:
             inputs = {weight.shape[1]: torch.randn(rows, weight.shape[1]) for weight in weights}
             for layout in available():
                 spent: dict[Shape, float] = dict.fromkeys(counts, 0.0)
-                for weight in weights:
+                for weight in halves if layout == "compiled" else weights:
                     spent[_shape(weight)] += _seconds(inputs[weight.shape[1]], weight, layout)
                 for shape, count in counts.items():
                     key = shape, layout, rows

@@ -13,6 +13,7 @@ from dflash_core.errors import SettingsError
 from dflash_core.fastpath.calibrate import calibrate_layouts
 from dflash_core.fastpath.choice import ROWS
 from dflash_core.fastpath.module import apply_fast_path, fast_candidates
+from dflash_core.fastpath.narrow import narrow_shapes
 from dflash_core.fastpath.quiet import undisturbed
 from dflash_core.fastpath.store import cache_root, machine, recall, remember
 from dflash_core.fastpath.table import LayoutTable
@@ -67,16 +68,18 @@ def enable_fast_path(module: nn.Module, fast: Fast = "auto", cache_dir: Path | N
     shapes = Counter(f"{weight.shape[0]}x{weight.shape[1]}" for weight in weights)
     key = {**machine(), "shapes": dict(sorted(shapes.items())), "rows": list(ROWS)}
     key["layouts"] = list(available())
+    narrow = narrow_shapes(weights)
+    key["narrow"] = sorted(narrow)
     root = cache_dir or cache_root()
     table = _known(key, root)
     if table is None:
         logger.info("Measuring which layout of linear layers is fastest on this machine (once).")
-        table = undisturbed(partial(calibrate_layouts, weights))
+        table = undisturbed(partial(calibrate_layouts, weights, narrow))
         if table is None:
             logger.warning("%s", BUSY)
             return FastPath(fast, reason=BUSY)
         remember("layouts", key, table.to_json(), root)
-    layers = apply_fast_path(module, table)
+    layers = apply_fast_path(module, table, narrow)
     return FastPath(fast, layers, table)
 
 

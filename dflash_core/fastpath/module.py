@@ -1,13 +1,13 @@
 """Linear layers that compute few rows in the layout that a table names."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dflash_core.fastpath.table import LayoutTable
+from dflash_core.fastpath.table import LayoutTable, Shape
 from dflash_kernels.few_row_linear import few_row_linear
 from dflash_kernels.few_row_linear.layouts import Layout
 
@@ -19,18 +19,22 @@ class FastLinear(nn.Linear):
     they are not made for, the product is torch's own.
     """
 
-    def __init__(self, linear: nn.Linear, layouts: Sequence[Layout]) -> None:
+    def __init__(self, linear: nn.Linear, layouts: Sequence[Layout], narrow: bool = False) -> None:
         """
         Args:
             linear: one of `fast_candidates`.
             layouts: entry n is for n rows; more rows than there are entries are torch's own.
+            narrow: the weight loses nothing in bfloat16, so the compiled layout is given a copy in that.
         """
         nn.Module.__init__(self)
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.weight, self.bias = linear.weight, linear.bias
         self.train(linear.training)
         self._layouts = tuple(layouts)
-        self._qualified: Tensor | None = None
+        self._qualified: tuple[Tensor, int] | None = None
+        self._narrow: Tensor | None = None
+        if narrow and "compiled" in layouts and self._qualifies(linear.weight):
+            self._narrow = linear.weight.detach().bfloat16()
 
     def forward(self, input: Tensor) -> Tensor:
         weight = self.weight
@@ -38,23 +42,30 @@ class FastLinear(nn.Linear):
         layout = self._layouts[rows] if rows < len(self._layouts) else "linear"
         if layout == "linear" or torch.is_grad_enabled() or not self._qualifies(weight):
             return F.linear(input, weight, self.bias)
+        if layout == "compiled" and self._narrow is not None:
+            weight = self._narrow
         return few_row_linear(input, weight, self.bias, layout)
 
     def _qualifies(self, weight: Tensor) -> bool:
-        """Looked at once for each weight, since it costs as much as a small product."""
-        if self.__dict__["_qualified"] is not weight:
+        """Looked at once for each weight and change of it, since it costs as much as a small product."""
+        known = self._qualified
+        if known is None or known[0] is not weight or known[1] != weight._version:
+            self._forget()
             if not can_be_fast(self):
                 return False
-            self.__dict__["_qualified"] = weight  # past nn.Module, which would register a second parameter
+            self._qualified = weight, weight._version  # a tuple: nn.Module would register a second parameter
         return True
+
+    def _forget(self) -> None:
+        self._qualified = self._narrow = None
 
     def _apply(self, fn: Any, recurse: bool = True) -> "FastLinear":
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self.__dict__["_qualified"] = None
+        self._forget()
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_qualified": None}
+        return {**self.__dict__, "_qualified": None, "_narrow": None}
 
 
 def can_be_fast(linear: nn.Linear) -> bool:
@@ -85,17 +96,21 @@ def _has_hooks(module: nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
 
 
-def apply_fast_path(module: nn.Module, table: LayoutTable) -> int:
+def apply_fast_path(module: nn.Module, table: LayoutTable, narrow: Collection[Shape] = ()) -> int:
     """Replace the linear layers for whose weights the table has a layout; nothing else of the module changes.
+
+    Args:
+        narrow: shapes whose weights bfloat16 holds exactly.
 
     Returns:
         how many layers were replaced.
     """
     replaced: dict[nn.Linear, FastLinear] = {}
     for parent, name, linear in list(fast_candidates(module)):
-        layouts = table.layouts((linear.out_features, linear.in_features))
+        shape = linear.out_features, linear.in_features
+        layouts = table.layouts(shape)
         if any(layout != "linear" for layout in layouts):
             if linear not in replaced:
-                replaced[linear] = FastLinear(linear, layouts)
+                replaced[linear] = FastLinear(linear, layouts, shape in narrow)
             setattr(parent, name, replaced[linear])
     return len(replaced)

@@ -16,9 +16,11 @@ from dflash_core.fastpath import (
     enable,
     enable_fast_path,
     module,
+    narrow,
     quiet,
 )
 from dflash_core.fastpath.choice import ROWS, choose
+from dflash_core.fastpath.narrow import narrow_shapes
 from dflash_core.fastpath.store import cache_root, recall, remember
 from dflash_kernels.few_row_linear.layouts import LAYOUTS, available
 
@@ -142,6 +144,62 @@ def test_a_copy_of_the_model_is_whole(layout):
         torch.testing.assert_close(twin(torch.arange(4)), net(torch.arange(4)))
 
 
+def short_weights():
+    """A network whose weights bfloat16 holds exactly, but for one layer's."""
+    net = Net()
+    with torch.no_grad():
+        for parameter in (net.embed.weight, net.up.weight):
+            parameter.copy_(parameter.bfloat16())
+    return net
+
+
+needs_compiler = pytest.mark.skipif("compiled" not in available(), reason="this machine has no C compiler")
+
+
+@needs_compiler
+def test_weights_that_bfloat16_holds_are_read_as_that(monkeypatch):
+    net = short_weights()
+    shapes = narrow_shapes([net.embed.weight, net.up.weight, net.down.weight])
+    assert shapes == {(40, 16), (24, 16)}
+    apply_fast_path(net, table_of("compiled"), shapes)
+    read = []
+    product = module.few_row_linear
+    monkeypatch.setattr(
+        module, "few_row_linear", lambda x, w, b, layout: read.append(w.dtype) or product(x, w, b, layout)
+    )
+    with torch.inference_mode():
+        for rows in (1, 3, 8):
+            tokens = torch.arange(rows)
+            torch.testing.assert_close(net(tokens), short_weights()(tokens), rtol=1e-5, atol=1e-6)
+    assert read == [torch.bfloat16, torch.float32, torch.bfloat16] * 3
+
+
+@needs_compiler
+def test_a_short_weight_that_changes_is_the_one_that_counts():
+    net = short_weights()
+    apply_fast_path(net, table_of("compiled"), {(40, 16), (24, 16)})
+    tokens = torch.arange(4)
+    with torch.no_grad():
+        net(tokens)
+        net.up.weight.mul_(1.2345)
+        fresh = short_weights()
+        fresh.up.weight.mul_(1.2345)
+        torch.testing.assert_close(net(tokens), fresh(tokens), rtol=1e-5, atol=1e-6)
+        twin = copy.deepcopy(net)
+        torch.testing.assert_close(twin(tokens), fresh(tokens), rtol=1e-5, atol=1e-6)
+
+
+def test_short_copies_are_not_made_of_more_than_a_limit(monkeypatch):
+    weights = [short_weights().up.weight]
+    monkeypatch.setattr(narrow, "MOST_BYTES", 2 * 24 * 16 - 1)
+    assert narrow_shapes(weights) == frozenset()
+
+
+def test_weights_that_are_not_finite_do_no_harm():
+    weight = torch.tensor([[float("nan"), 1.0], [float("inf"), -0.0]])
+    assert not narrow.exact(weight)
+
+
 def _costs(column=None, sliced=None):
     """Torch needs 10 + rows; the others as given, by rows."""
     costs = {"linear": {rows: 10.0 + rows for rows in ROWS}}
@@ -223,7 +281,9 @@ def test_an_unknown_setting_names_the_known_ones():
 
 def test_a_machine_is_measured_once(monkeypatch, tmp_path):
     measured = []
-    monkeypatch.setattr(enable, "calibrate_layouts", lambda weights: measured.append(1) or table_of("column"))
+    monkeypatch.setattr(
+        enable, "calibrate_layouts", lambda weights, narrow: measured.append(1) or table_of("column")
+    )
     assert enable_fast_path(Net(), "auto").layers == 3
     assert enable_fast_path(Net(), "auto").layers == 3
     assert measured == [1]
@@ -236,7 +296,7 @@ def test_a_machine_is_measured_once(monkeypatch, tmp_path):
 
 
 def test_a_damaged_measurement_is_made_again(monkeypatch, tmp_path, caplog):
-    monkeypatch.setattr(enable, "calibrate_layouts", lambda weights: table_of("column"))
+    monkeypatch.setattr(enable, "calibrate_layouts", lambda weights, narrow: table_of("column"))
     enable_fast_path(Net(), "auto")
     (kept,) = (tmp_path / "calibration").iterdir()
     record = json.loads(kept.read_text())

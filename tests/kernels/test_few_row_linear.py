@@ -82,3 +82,14 @@ def test_the_compiled_product_is_kept_and_needs_no_compiler_again(monkeypatch, t
     finally:
         monkeypatch.undo()
         forget()
+
+
+@pytest.mark.skipif(compiled.routine() is None, reason="this machine has no C compiler")
+@pytest.mark.parametrize(("out", "inner"), [(1, 3), (7, 5), (96, 64), (130, 257)])
+def test_a_weight_in_bfloat16_is_the_same_weight(out, inner):
+    for rows in (1, 2, 3, 4, 5, 9):
+        x, weight, offset = _problem(rows, out, inner, True)
+        short = weight.bfloat16()
+        assert torch.equal(
+            few_row_linear(x, short, offset, "compiled"), few_row_linear(x, short.float(), offset, "compiled")
+        )

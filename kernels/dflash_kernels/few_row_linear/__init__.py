@@ -18,7 +18,7 @@ def few_row_linear(
 
     Args:
         x: [..., in] float32 on the CPU; its rows are the product of the leading dimensions.
-        weight: [out, in] float32 on the CPU, contiguous.
+        weight: [out, in] float32 on the CPU, contiguous; for the compiled layout also bfloat16.
         bias: [out] or `None`.
         layout: how to compute it.
         impl: "auto" computes it in the layout asked for.

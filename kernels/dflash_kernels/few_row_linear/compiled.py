@@ -14,7 +14,10 @@ SOURCE = Path(__file__).with_name("few_rows.c")
 
 
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x [n, in] @ weight [out, in].T + bias [out]: float32, on the CPU, weight and bias contiguous."""
+    """x [n, in] @ weight [out, in].T + bias [out]: float32, on the CPU, weight and bias contiguous.
+
+    The weight may be bfloat16; the product is float32 all the same, and reads half the memory.
+    """
     function = routine()
     if function is None:
         raise RuntimeError("There is no compiled product on this machine, as `available` says.")
@@ -31,6 +34,7 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         inner,
         outer,
         torch.get_num_threads(),
+        int(weight.dtype == torch.bfloat16),
     )
     return product
 
@@ -38,4 +42,4 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 @cache
 def routine() -> Any:
     """The compiled routine, or `None`."""
-    return native.function(SOURCE, 4, *[ctypes.c_long] * 3, ctypes.c_int)
+    return native.function(SOURCE, 4, *[ctypes.c_long] * 3, ctypes.c_int, ctypes.c_int)

@@ -11,11 +11,34 @@
 #define AHEAD 1      /* groups whose weights are fetched before they are needed */
 #define CHUNK 4      /* rows of x whose sums fit into registers together with a group's */
 
+typedef unsigned short halves __attribute__((vector_size(LANES * sizeof(short)), aligned(2)));
+typedef unsigned int words __attribute__((vector_size(LANES * sizeof(int)), aligned(4)));
 typedef float vector __attribute__((vector_size(LANES * sizeof(float)), aligned(4)));
 
 static inline vector load(const float *at) {
     vector value;
     memcpy(&value, at, sizeof value);
+    return value;
+}
+
+/* Weights are float32, or bfloat16, which is the upper half of a float32. */
+static inline __attribute__((always_inline)) vector load_weights(const void *w, long at, int narrow) {
+    if (!narrow)
+        return load((const float *)w + at);
+    halves half;
+    memcpy(&half, (const unsigned short *)w + at, sizeof half);
+    words whole = __builtin_convertvector(half, words) << 16;
+    vector value;
+    memcpy(&value, &whole, sizeof value);
+    return value;
+}
+
+static inline __attribute__((always_inline)) float load_weight(const void *w, long at, int narrow) {
+    if (!narrow)
+        return ((const float *)w)[at];
+    unsigned int whole = (unsigned int)((const unsigned short *)w)[at] << 16;
+    float value;
+    memcpy(&value, &whole, sizeof value);
     return value;
 }
 
@@ -29,16 +52,18 @@ static inline float total(vector sum) {
     return result;
 }
 
-/* `rows` and `group` are constants where this is inlined, so that the sums live in registers. */
+/* `rows`, `group` and `narrow` are constants where this is inlined, so that the sums live in registers. */
 static inline __attribute__((always_inline)) void block(
-    const float *x, const float *w, const float *bias, float *y, long inner, long outer, int rows, int group) {
+    const float *x, const void *w, long first, const float *bias, float *y, long inner, long outer, int rows,
+    int group, int narrow) {
     vector sums[CHUNK][GROUP] = {0};
     long k = 0;
     for (; k + LANES <= inner; k += LANES) {
         vector weights[GROUP];
         for (int o = 0; o < group; o++) {
-            weights[o] = load(w + o * inner + k);
-            __builtin_prefetch(w + (o + AHEAD * group) * inner + k, 0, 1);
+            weights[o] = load_weights(w, first + o * inner + k, narrow);
+            long next = first + (o + AHEAD * group) * inner + k;
+            __builtin_prefetch((const char *)w + next * (narrow ? 2 : 4), 0, 1);
         }
         for (int n = 0; n < rows; n++) {
             vector values = load(x + n * inner + k);
@@ -50,30 +75,46 @@ static inline __attribute__((always_inline)) void block(
         for (int o = 0; o < group; o++) {
             float sum = total(sums[n][o]);
             for (long rest = k; rest < inner; rest++)
-                sum += x[n * inner + rest] * w[o * inner + rest];
+                sum += x[n * inner + rest] * load_weight(w, first + o * inner + rest, narrow);
             y[n * outer + o] = bias ? sum + bias[o] : sum;
         }
 }
 
 static inline __attribute__((always_inline)) void all_rows(
-    const float *x, const float *w, const float *bias, float *y, long count, long inner, long outer, int group) {
-    long n = 0;
+    const float *x, const void *w, const float *bias, float *y, long count, long inner, long outer, long o,
+    int group, int narrow) {
+    long first = o * inner, n = 0;
+    bias = bias ? bias + o : 0;
+    y += o;
     for (; n + CHUNK <= count; n += CHUNK)
-        block(x + n * inner, w, bias, y + n * outer, inner, outer, CHUNK, group);
+        block(x + n * inner, w, first, bias, y + n * outer, inner, outer, CHUNK, group, narrow);
+    x += n * inner;
+    y += n * outer;
     switch (count - n) {
-    case 3: block(x + n * inner, w, bias, y + n * outer, inner, outer, 3, group); break;
-    case 2: block(x + n * inner, w, bias, y + n * outer, inner, outer, 2, group); break;
-    case 1: block(x + n * inner, w, bias, y + n * outer, inner, outer, 1, group); break;
+    case 3: block(x, w, first, bias, y, inner, outer, 3, group, narrow); break;
+    case 2: block(x, w, first, bias, y, inner, outer, 2, group, narrow); break;
+    case 1: block(x, w, first, bias, y, inner, outer, 1, group, narrow); break;
     }
 }
 
-/* x [count, inner], w [outer, inner], bias [outer] or null, y [count, outer]; all contiguous float32. */
-void few_rows(
-    const float *x, const float *w, const float *bias, float *y, long count, long inner, long outer, int threads) {
+static inline __attribute__((always_inline)) void all_groups(
+    const float *x, const void *w, const float *bias, float *y, long count, long inner, long outer, int threads,
+    int narrow) {
     long groups = outer / GROUP;
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (long g = 0; g < groups; g++)
-        all_rows(x, w + g * GROUP * inner, bias ? bias + g * GROUP : 0, y + g * GROUP, count, inner, outer, GROUP);
+        all_rows(x, w, bias, y, count, inner, outer, g * GROUP, GROUP, narrow);
     for (long o = groups * GROUP; o < outer; o++)
-        all_rows(x, w + o * inner, bias ? bias + o : 0, y + o, count, inner, outer, 1);
+        all_rows(x, w, bias, y, count, inner, outer, o, 1, narrow);
+}
+
+/* x [count, inner], w [outer, inner], bias [outer] or null, y [count, outer]; all contiguous float32, but that w
+   is bfloat16 where `narrow` is not 0. */
+void few_rows(
+    const float *x, const void *w, const float *bias, float *y, long count, long inner, long outer, int threads,
+    int narrow) {
+    if (narrow)
+        all_groups(x, w, bias, y, count, inner, outer, threads, 1);
+    else
+        all_groups(x, w, bias, y, count, inner, outer, threads, 0);
 }
