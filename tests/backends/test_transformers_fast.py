@@ -28,7 +28,7 @@ def _quiet_machine(monkeypatch, tmp_path):
 def column_layout(monkeypatch):
     """Every layer computes in a layout that is not torch's own, whatever is fastest here."""
 
-    def table(weights):
+    def table(weights, narrow):
         shapes = {(weight.shape[0], weight.shape[1]) for weight in weights}
         return LayoutTable(dict.fromkeys(shapes, tuple((rows, "column") for rows in ROWS)), {1: 1.0})
 
