@@ -31,7 +31,9 @@ def train_command(
     convolutions: Annotated[bool, typer.Option(help="DFlash2's convolutions around every sublayer.")] = False,
     mask_token_id: Annotated[int | None, typer.Option(help="Of the slots to be drafted.")] = None,
     block_size: Annotated[int, typer.Option(help="Slots of a block, the anchor counted.")] = 8,
-    start: Annotated[str, typer.Option(help="target (its last layers) or random.")] = "target",
+    start: Annotated[
+        str, typer.Option(help="target (its last layers), random, or the folder of a draft to go on from.")
+    ] = "target",
     steps: Annotated[int, typer.Option(help="Optimiser steps in all.")] = 2000,
     batch: Annotated[int, typer.Option(help="Sequences a step.")] = 16,
     anchors: Annotated[int, typer.Option(help="Blocks a sequence and step, at random places.")] = 32,
@@ -39,7 +41,9 @@ def train_command(
     gamma: Annotated[float, typer.Option(help="Slot k weighs exp(-(k - 1) / gamma).")] = 4.0,
     weighting: Annotated[str, typer.Option(help="decay, or dpace: by the draft's own confidence.")] = "decay",
     noise: Annotated[float, typer.Option(help="On hidden states, in their root mean squares.")] = 0.0,
-    draft_vocab: Annotated[int | None, typer.Option(help="Learn the so many lowest token ids only.")] = None,
+    draft_vocab: Annotated[
+        str | None, typer.Option(help="Learn these tokens only: so many of the lowest ids, or a JSON file.")
+    ] = None,
     dtype: Annotated[str, typer.Option(help="Of the passes: float32, bfloat16 or float16.")] = "float32",
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
     features: Annotated[
@@ -75,8 +79,8 @@ def train_command(
         gamma=gamma,
         weighting=weighting,  # type: ignore[arg-type]
         noise=noise,
-        draft_vocab=draft_vocab,
-        start=start,  # type: ignore[arg-type]
+        draft_vocab=int(draft_vocab) if draft_vocab and draft_vocab.isdigit() else draft_vocab,
+        start=start,
         dtype=dtype,
         seed=seed,
     )
@@ -126,7 +130,7 @@ def run(
 
     from dflash_core.cli.interrupt import graceful
     from dflash_core.training.model import TrainableDraft
-    from dflash_core.training.start import random_tensors, target_tensors
+    from dflash_core.training.start import draft_tensors, random_tensors, target_tensors
     from dflash_core.training.trainer import Trainer
 
     if options.start == "target":
@@ -134,8 +138,10 @@ def run(
         ends = shard.offsets[:9].tolist()
         samples = [shard.tokens[a:b].tolist() for a, b in pairwise(ends)]
         tensors = target_tensors(spec, target, samples, options.seed)
-    else:
+    elif options.start == "random":
         tensors = random_tensors(spec, options.seed)
+    else:
+        tensors = draft_tensors(spec, Path(options.start))
     model = TrainableDraft(spec, tensors)
     info = target.info
     embedding = target.embed(torch.arange(info.vocab_size, device=info.device)).detach()

@@ -8,8 +8,8 @@ from torch.autograd import Function
 
 Weighting = Literal["decay", "dpace"]
 
-CHUNK = 1024
-"""Rows whose logits exist at a time."""
+CHUNK = 256
+"""Rows whose logits exist at a time: so few that they stay in a processor's cache between the passes."""
 
 SMOOTHING = 0.5
 """Alpha of D-PACE: a confidence c counts as alpha + (1 - alpha) * c."""

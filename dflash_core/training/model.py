@@ -84,14 +84,16 @@ class TrainableDraft(nn.Module):
             self._angles(positions, dtype),
         )
         x = blocks.embeddings.to(dtype).view(batch, count * slots, width) * spec.input_embedding_scale
-        masks: dict[object, Tensor] = {}
+        biases: dict[object, tuple[Tensor, Tensor]] = {}
         for index, layer in enumerate(spec.layers):
-            if layer not in masks:
-                visible = see(blocks.anchors, slots, length, layer.window, layer.causal)
-                masks[layer] = torch.zeros(visible.shape, dtype=dtype, device=device).masked_fill_(
-                    ~visible, float("-inf")
-                )[:, None]
-            x = self._layer(x, context, weights, f"layers.{index}.", angles, masks[layer], slots)
+            if layer not in biases:
+                seen = see(blocks.anchors, slots, length, layer.window, layer.causal)
+                context_bias, own_bias = (
+                    torch.zeros(part.shape, dtype=dtype, device=device).masked_fill_(~part, float("-inf"))
+                    for part in seen
+                )
+                biases[layer] = context_bias, own_bias
+            x = self._layer(x, context, weights, f"layers.{index}.", angles, biases[layer], slots)
         return self._norm(x, weights["norm.weight"]).view(batch, count, slots, width)
 
     def _layer(
@@ -101,7 +103,7 @@ class TrainableDraft(nn.Module):
         weights: Mapping[str, Tensor],
         name: str,
         angles: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]],
-        mask: Tensor,
+        biases: tuple[Tensor, Tensor],
         slots: int,
     ) -> Tensor:
         spec = self.spec
@@ -110,19 +112,12 @@ class TrainableDraft(nn.Module):
         if spec.conv:
             h, kernel = self._before(h, weights, f"{name}attention_conv.", slots)
         q = self._heads(h, weights, name, "q", angles[1])
-        k = torch.cat(
-            [
-                self._heads(context, weights, name, "k", angles[0]),
-                self._heads(h, weights, name, "k", angles[1]),
-            ],
-            2,
-        )
         v_weight = weights[f"{name}self_attn.v_proj.weight"]
-        v = torch.cat([_split(F.linear(context, v_weight), spec), _split(F.linear(h, v_weight), spec)], 2)
-        group = spec.num_heads // spec.num_kv_heads
-        out = F.scaled_dot_product_attention(
-            q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1), attn_mask=mask
+        keys, values = (
+            (self._heads(each, weights, name, "k", turned), _split(F.linear(each, v_weight), spec))
+            for each, turned in ((context, angles[0]), (h, angles[1]))
         )
+        out = attend(q, keys, values, biases)
         out = F.linear(out.transpose(1, 2).flatten(2), weights[f"{name}self_attn.o_proj.weight"])
         if kernel is not None:
             out = self._after(out, kernel, weights, f"{name}attention_conv.", slots)
@@ -175,37 +170,64 @@ class TrainableDraft(nn.Module):
         return dynamic_conv(blocks, kernel, weights[f"{name}base_kernel"][1]).view(x.shape)
 
 
-def see(anchors: Tensor, slots: int, length: int, window: int | None, causal: bool) -> Tensor:
+def see(anchors: Tensor, slots: int, length: int, window: int | None, causal: bool) -> tuple[Tensor, Tensor]:
     """What a block's slots see: the context strictly before the anchor, and their own block.
 
     Args:
         anchors: [B, A] int64 positions, -1 for padding, whose slots see their own block only.
 
     Returns:
-        [B, A * S, length + A * S] bool.
+        context: [B, A * S, length] bool. own: [S, S] bool, the same for every block.
     """
-    batch, count = anchors.shape
+    batch = len(anchors)
     device = anchors.device
     offsets = torch.arange(slots, device=device)
     queries = (anchors[..., None] + offsets).view(batch, -1, 1)  # positions
     keys = torch.arange(length, device=device)
     context = keys < anchors.repeat_interleave(slots, 1)[..., None]
+    distance = offsets[:, None] - offsets
+    own = distance >= 0 if causal else torch.ones_like(distance, dtype=torch.bool)
     if window is not None:
         context = context & (queries - keys < window)
-    block = torch.arange(count, device=device).repeat_interleave(slots)
-    own = block[:, None] == block
-    distance = _distance(offsets, count)
-    if causal:
-        own = own & (distance >= 0)
-    if window is not None:
         own = own & (distance.abs() < window)
-    return torch.cat([context, own.expand(batch, -1, -1)], -1)
+    return context, own
 
 
-def _distance(offsets: Tensor, count: int) -> Tensor:
-    """[A * S, A * S], distances of slots within their block; meaningless across blocks."""
-    slots = offsets.repeat(count)
-    return slots[:, None] - slots
+def attend(
+    q: Tensor, context: tuple[Tensor, Tensor], own: tuple[Tensor, Tensor], biases: tuple[Tensor, Tensor]
+) -> Tensor:
+    """Attention of A blocks of S slots to one context, and of each block to itself alone.
+
+    As products of matrices, two a sequence and key head: no key is repeated for the query heads that share
+    it, and no block is compared with the others.
+
+    Args:
+        q: [B, H, A * S, d].
+        context: k, v [B, Hkv, T, d]. own: k, v [B, Hkv, A * S, d].
+        biases: [B, A * S, T] and [S, S]; -inf for what is not seen.
+
+    Returns:
+        [B, H, A * S, d].
+    """
+    batch, heads, count, size = q.shape
+    kv_heads, length, slots = context[0].shape[1], context[0].shape[2], len(biases[1])
+    blocks, group = count // slots, heads // kv_heads
+    q = (q * size**-0.5).view(batch, kv_heads, group, count, size)
+    far = q.reshape(batch, kv_heads, group * count, size) @ context[0].transpose(2, 3)
+    far = far.view(batch, kv_heads, group, count, length) + biases[0][:, None, None]
+    apart = q.reshape(batch, kv_heads, group, blocks, slots, size).transpose(2, 3)
+    apart = apart.reshape(batch, kv_heads, blocks, group * slots, size)
+    k, v = (each.reshape(batch, kv_heads, blocks, slots, size) for each in own)
+    near = (apart @ k.transpose(3, 4)).view(batch, kv_heads, blocks, group, slots, slots) + biases[1]
+    near = near.transpose(2, 3).reshape(batch, kv_heads, group, count, slots)
+    weights = torch.cat([far, near], -1).softmax(-1)
+    far, near = weights.split([length, slots], -1)
+    out = (far.reshape(batch, kv_heads, group * count, length) @ context[1]).view(batch, heads, count, size)
+    near = near.view(batch, kv_heads, group, blocks, slots, slots).transpose(2, 3)
+    beside = near.reshape(batch, kv_heads, blocks, group * slots, slots) @ v
+    beside = beside.view(batch, kv_heads, blocks, group, slots, size).transpose(2, 3)
+    attended: Tensor = out + beside.reshape(batch, heads, count, size)
+    return attended
 
 
 def _split(x: Tensor, spec: DraftSpec) -> Tensor:

@@ -1,13 +1,11 @@
 """What a training run is asked for."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
 from dflash_core.drafter.options import DTYPES
 from dflash_core.errors import SettingsError
 from dflash_core.training.loss import Weighting
-
-Start = Literal["target", "random"]
 
 
 @dataclass(frozen=True)
@@ -23,8 +21,10 @@ class TrainOptions:
         gamma: slot k weighs `exp(-(k - 1) / gamma)`; 4, 5, 7 for blocks of 8, 10, 16.
         weighting: "decay" by gamma alone, or "dpace", by the draft's own confidence.
         noise: standard deviation of noise on the hidden states, in their own root mean squares.
-        draft_vocab: learn the so many lowest token ids only; the draft is then best run with as many.
-        start: "target" begins with the target's last layers, "random" with nothing.
+        draft_vocab: learn the so many lowest token ids only, or those listed in a JSON file; the draft is
+            then best run with the same.
+        start: "target" begins with the target's last layers, "random" with nothing, the folder of a draft
+            with that draft's weights.
         dtype: what the forward and backward pass is computed in; weights and optimiser stay float32.
         seed: of everything.
     """
@@ -40,17 +40,13 @@ class TrainOptions:
     gamma: float = 4.0
     weighting: Weighting = "decay"
     noise: float = 0.0
-    draft_vocab: int | None = None
-    start: Start = "target"
+    draft_vocab: int | str | None = None
+    start: str = "target"
     dtype: str = "float32"
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, known in (
-            ("start", get_args(Start)),
-            ("weighting", get_args(Weighting)),
-            ("dtype", DTYPES),
-        ):
+        for name, known in (("weighting", get_args(Weighting)), ("dtype", DTYPES)):
             if getattr(self, name) not in known:
                 raise SettingsError(
                     f"{name} is {getattr(self, name)!r}; it must be one of: {', '.join(known)}."

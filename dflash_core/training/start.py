@@ -1,14 +1,16 @@
 """Where training begins: random weights, or the target's own last layers."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dflash_core.checkpoint.load import load_checkpoint
 from dflash_core.checkpoint.shapes import tensor_shapes
-from dflash_core.errors import UnsupportedError
+from dflash_core.errors import CheckpointError, UnsupportedError
 from dflash_core.spec import DraftSpec
 from dflash_core.target import TargetModel
 
@@ -31,6 +33,27 @@ def random_tensors(spec: DraftSpec, seed: int) -> dict[str, Tensor]:
         else:
             found[name] = torch.randn(shape, generator=generator) * SPREAD
     return found
+
+
+def draft_tensors(spec: DraftSpec, folder: Path) -> dict[str, Tensor]:
+    """The weights of a draft of the same shapes, to go on from.
+
+    Raises:
+        CheckpointError: it cannot be read, or is another kind of draft.
+    """
+    if not folder.is_dir():
+        raise CheckpointError(
+            f'start is "{folder}", which is no folder; it may be "target" or "random", too.'
+        )
+    tensors = load_checkpoint(folder).tensors
+    for name, shape in tensor_shapes(spec).items():
+        found = tuple(tensors[name].shape) if name in tensors else None
+        if found != tuple(shape):
+            raise CheckpointError(
+                f"{folder}: {name} is {list(found) if found else 'missing'}, but the draft that is to be "
+                f"trained needs {list(shape)}; choose the layers, taps and kind of the draft to go on from."
+            )
+    return {name: tensors[name].float() for name in tensor_shapes(spec)}
 
 
 def target_tensors(

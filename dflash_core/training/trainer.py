@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dflash_core.drafter.options import DTYPES
+from dflash_core.drafter.options import DTYPES, as_token_ids
 from dflash_core.errors import DFlashError
 from dflash_core.training.batches import Batch, Corpus, collate, epoch
 from dflash_core.training.loss import accepted, decay_weights, dpace_weights, head_loss
@@ -54,7 +54,11 @@ class Trainer:
         self._corpus = corpus
         self._dtype = DTYPES[options.dtype]
         self._embedding = embedding.to(self._dtype)
-        self._head = head[: options.draft_vocab].to(self._dtype).contiguous()
+        ids = None if options.draft_vocab is None else as_token_ids(options.draft_vocab, len(head))
+        self._head = (head if ids is None else head[ids]).to(self._dtype).contiguous()
+        # The head's row of each token, -1 for those that are not learnt; one more for "nothing to learn".
+        self._rows = torch.full((len(head) + 1,), -1)
+        self._rows[torch.arange(len(head)) if ids is None else ids] = torch.arange(len(self._head))
         self._mask = self._embedding[model.spec.mask_token_id]
         self._options = options
         self._folder = folder
@@ -169,7 +173,7 @@ class Trainer:
 
     def _loss(self, hidden: Tensor, batch: Batch, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The loss, and per slot the log-probability of its token and whether it was the best."""
-        labels = torch.where(batch.labels < len(self._head), batch.labels, -1)
+        labels = self._rows[batch.labels]
         loss, log_probs, right = head_loss(
             hidden.reshape(-1, hidden.shape[-1]), self._head, labels.flatten(), weights.flatten()
         )

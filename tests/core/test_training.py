@@ -1,5 +1,6 @@
 """Training: the network that learns is the one that drafts, and an interrupted run is the same run."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -8,8 +9,10 @@ from drafter_spec import random_checkpoint, second_spec, small_spec
 from test_drafter_network import run as run_network
 from torch.nn import functional as F
 
+from dflash_core.checkpoint.base import DraftCheckpoint
+from dflash_core.checkpoint.save import save_checkpoint
 from dflash_core.drafter.network import DraftNetwork
-from dflash_core.errors import DFlashError, SettingsError, UnsupportedError
+from dflash_core.errors import CheckpointError, DFlashError, SettingsError, UnsupportedError
 from dflash_core.spec import LayerSpec
 from dflash_core.training.batches import HELD_OUT, Corpus, collate, epoch
 from dflash_core.training.features import Shard
@@ -17,7 +20,7 @@ from dflash_core.training.loss import accepted, decay_weights, dpace_weights, he
 from dflash_core.training.model import Blocks, TrainableDraft
 from dflash_core.training.options import TrainOptions
 from dflash_core.training.run import begin, load_state, read_log
-from dflash_core.training.start import random_tensors
+from dflash_core.training.start import draft_tensors, random_tensors
 from dflash_core.training.trainer import Trainer, rate
 
 SPECS = {
@@ -173,6 +176,32 @@ def test_a_damaged_state_is_named(tmp_path):
     assert load_state(tmp_path / "nothing", model, run._optimizer) is None
 
 
+def test_only_the_tokens_of_the_draft_vocabulary_are_learnt(tmp_path):
+    """The same whether the vocabulary is a number or a file that lists as much, and less than with all."""
+    listed = tmp_path / "vocab.json"
+    listed.write_text(json.dumps(list(range(20))))
+    weights = []
+    for name, vocab in (("number", 20), ("file", str(listed)), ("all", None)):
+        run, model = trainer(tmp_path / name, steps=3, draft_vocab=vocab)
+        run.train()
+        weights.append(model.parameter("fc.weight").detach())
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+def test_training_goes_on_from_another_draft(tmp_path):
+    spec = small_spec()
+    tensors = random_tensors(spec, 3)
+    save_checkpoint(DraftCheckpoint(spec, tensors), tmp_path / "draft", dialect="zlab", dtype="float32")
+    found = draft_tensors(spec, tmp_path / "draft")
+    assert all(torch.equal(found[name], tensors[name]) for name in tensors)
+    deeper = replace(spec, layers=spec.layers * 2)
+    with pytest.raises(CheckpointError, match="choose the layers"):
+        draft_tensors(deeper, tmp_path / "draft")
+    with pytest.raises(CheckpointError, match="no folder"):
+        draft_tensors(spec, tmp_path / "nothing")
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -180,7 +209,6 @@ def test_a_damaged_state_is_named(tmp_path):
         {"block_size": 1},
         {"learning_rate": 0.0},
         {"gamma": -1.0},
-        {"start": "x"},
         {"dtype": "int8"},
         {"weighting": "x"},
     ],
