@@ -15,9 +15,10 @@ from dflash_core.fastpath.choice import ROWS
 from dflash_core.fastpath.module import apply_fast_path, fast_candidates
 from dflash_core.fastpath.narrow import narrow_shapes
 from dflash_core.fastpath.quiet import undisturbed
-from dflash_core.fastpath.store import cache_root, machine, recall, remember
+from dflash_core.fastpath.store import machine, recall, remember
 from dflash_core.fastpath.table import LayoutTable
 from dflash_kernels.few_row_linear.layouts import available
+from dflash_kernels.folders import cache_root
 
 logger = logging.getLogger(__name__)
 

@@ -11,15 +11,7 @@ from typing import Any
 
 import torch
 
-from dflash_core.settings.model import default_cache_dir
-
 logger = logging.getLogger(__name__)
-
-
-def cache_root() -> Path:
-    """The folder for converted models and measurements: `$DFLASH_CACHE_DIR`, else the settings' default."""
-    chosen = os.environ.get("DFLASH_CACHE_DIR")
-    return Path(chosen) if chosen else default_cache_dir()
 
 
 def machine() -> dict[str, Any]:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-
-def default_cache_dir() -> Path:
-    """`$XDG_CACHE_HOME/dflash-core`, or `~/.cache/dflash-core`."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dflash-core"
+from dflash_kernels.folders import user_cache
 
 
 def _setting(default: Any, about: str, allowed: str, **limits: Any) -> Any:
@@ -39,7 +35,7 @@ class Settings(BaseModel):
         "auto", "linear layers laid out for few rows at a time", "auto or off"
     )
     cache_dir: Annotated[Path, Field(strict=False)] = _setting(
-        default_cache_dir, "folder for converted models and measurements of the machine", "a path"
+        user_cache, "folder for converted models and measurements of the machine", "a path"
     )
 
     block_diffusion: bool = _setting(True, "drafting; without it decoding is plain", "true or false")
@@ -113,7 +109,7 @@ class Settings(BaseModel):
 ALIASES = {"DFLASH_DRAFT_BLOCK_SIZE": "block_size"}
 """Environment variables that are not `DFLASH_` and the setting's name."""
 
-LATER = {"confidence_threshold": "needs a draft with a confidence head, which this version does not read"}
+LATER = {"confidence_threshold": "needs a gate on the confidence of drafts, which this version does not have"}
 """Known names that this version cannot honour, and why."""
 
 

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dflash_kernels.folders import cache_root
+
 # Not -ffast-math: a library linked with it makes the whole process flush small numbers to zero.
 FLAGS = ("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC")
 SECONDS = 60
@@ -61,7 +63,7 @@ def _build(compiler: str, source: Path) -> Path:
     version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=SECONDS).stdout
     parts = (source.read_bytes(), version, " ".join(FLAGS).encode(), _processor())
     digest = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
-    folder = _cache() / "kernels"
+    folder = cache_root() / "kernels"
     path = folder / f"{source.stem}-{digest}.so"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -71,13 +73,6 @@ def _build(compiler: str, source: Path) -> Path:
             subprocess.run(command, capture_output=True, check=True, timeout=SECONDS)
             made.replace(path)
     return path
-
-
-def _cache() -> Path:
-    chosen = os.environ.get("DFLASH_CACHE_DIR")
-    if chosen:
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dflash-core"
 
 
 def _processor() -> bytes:

@@ -21,8 +21,9 @@ from dflash_core.fastpath import (
 )
 from dflash_core.fastpath.choice import ROWS, choose
 from dflash_core.fastpath.narrow import narrow_shapes
-from dflash_core.fastpath.store import cache_root, recall, remember
+from dflash_core.fastpath.store import recall, remember
 from dflash_kernels.few_row_linear.layouts import LAYOUTS, available
+from dflash_kernels.folders import cache_root
 
 SHAPES = [(24, 16), (16, 24), (40, 16)]
 

