@@ -1,11 +1,14 @@
 """`build_tree` in plain Python, for few nodes in the host's memory, where tensor operations are slow."""
 
 from heapq import heappop, heappush
+from math import inf
+from struct import Struct
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
+
+FLOAT = Struct("f")
 
 MOST = 256
 """Nodes of a batch up to which this is the faster way."""
@@ -57,8 +60,8 @@ def _best(log_probs: list[list[float]], ids: list[list[int]], budget: int) -> li
     def offer(path: Path) -> None:
         depth, rank = len(path), path[-1]
         if depth <= len(log_probs) and rank < len(log_probs[depth - 1]):
-            score = float(np.float32(score_of[path[:-1]] + log_probs[depth - 1][rank]))
-            if score > -np.inf:
+            score = _rounded(score_of[path[:-1]] + log_probs[depth - 1][rank])
+            if score > -inf:
                 heappush(heap, (-score, depth, place[path[:-1]], rank, path))
 
     offer((0,))
@@ -70,6 +73,12 @@ def _best(log_probs: list[list[float]], ids: list[list[int]], budget: int) -> li
         offer((*path[:-1], rank + 1))
         offer((*path, 0))
     return nodes
+
+
+def _rounded(value: float) -> float:
+    """To float32, in which the reference adds."""
+    rounded: float = FLOAT.unpack(FLOAT.pack(value))[0]
+    return rounded
 
 
 def _breadth_first(node: Node) -> tuple[int, Path]:
