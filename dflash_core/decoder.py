@@ -233,9 +233,14 @@ class Decoder:
         )
 
     def _branches(self, request: Request) -> bool:
-        """Whether the schedule may choose a tree: target and drafter can, and no length is asked for."""
+        """Whether the schedule may choose a tree: everybody can do one, and no length is asked for.
+
+        A rollback that records states follows one branch.
+        """
         can: Callable[[SamplingParams], bool] | None = getattr(self._drafter, "branches", None)
-        free = request.verify_length == "auto" and self._target.info.trees
+        free = (
+            request.verify_length == "auto" and self._target.info.trees and self._gather.recording == "none"
+        )
         return free and can is not None and can(request.sampling)
 
     def _sampling(self) -> SamplingBatch:

@@ -114,6 +114,12 @@ def test_the_schedule_chooses_trees_where_nobody_says_otherwise(llama, temperatu
     assert chains.tokens == result.tokens
 
 
+@pytest.mark.parametrize("rollback", ["gather", "replay", "checkpoint"])
+def test_no_tree_is_chosen_that_the_rollback_cannot_follow(llama, answers, rollback):
+    options = {"max_new_tokens": NEW, "eos_token_id": [], "rollback": rollback, "max_batch": 3}
+    assert generate(llama, tiny_draft(llama), PROMPTS, **options).tokens == answers
+
+
 @pytest.mark.parametrize("second", [False, True], ids=["v1", "v2"])
 def test_drafts_and_trees_may_share_a_batch_with_plain_requests(llama, answers, second):
     decoder = build_decoder(llama, tiny_draft(llama, second=second), schedule="fixed", max_batch=5)
