@@ -38,7 +38,9 @@ def confidence_command(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write the draft with its head to.")],
     target: Annotated[str | None, typer.Option(help="Folder of the target.")] = None,
     draft: Annotated[str | None, typer.Option(help="Folder of the draft.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Prompts used at most, drawn by the seed.")] = 400,
+    limit: Annotated[
+        int, typer.Option(min=1, help="Prompts used at most, drawn by the seed; at least 10 are needed.")
+    ] = 400,
     max_new_tokens: Annotated[
         int | None, typer.Option("--max-new-tokens", "-n", help="Where an answer is cut.")
     ] = None,

@@ -42,7 +42,8 @@ def generate_command(
     block_size: Annotated[int | None, typer.Option(help="Slots of a block, the anchor included.")] = None,
     verify_length: Annotated[str | None, typer.Option(help="auto, block or a number.")] = None,
     tree_budget: Annotated[
-        str | None, typer.Option(help="Nodes of a token tree: auto, none or a number.")
+        str | None,
+        typer.Option(help="Nodes of a token tree: auto (the schedule decides), none (a chain) or a number."),
     ] = None,
     draft_window: Annotated[int | None, typer.Option(help="Newest positions the draft sees.")] = None,
     draft_vocab: Annotated[
@@ -69,7 +70,7 @@ def generate_command(
     - `echo "Once upon a time" | dflash-core generate --demo-pair --raw -p - --json`
 
     Options that are settings can also stand in `dflash.toml` or in `DFLASH_*` variables: see
-    `dflash-core settings`. Rates are tokens a second outside the prefill.
+    `dflash-core settings`, which shows their defaults. Rates are tokens a second outside the prefill.
     """
     from dflash_core.cli.pair import load_pair, resolve_flags
     from dflash_core.cli.prompts import read_prompts

@@ -25,7 +25,10 @@ logger = logging.getLogger(__name__)
 Fast = Literal["auto", "off"]
 """How linear layers are computed: "auto" in the layouts that are fastest here, "off" as torch does."""
 
-BUSY = "The machine is too busy to measure layouts, so linear layers stay torch's own this time."
+BUSY = (
+    "The machine is too busy to measure layouts, so linear layers stay torch's own, and slower, this time. "
+    "Load the model once more when it is idle."
+)
 
 
 @dataclass(frozen=True)
