@@ -13,7 +13,7 @@ from dflash_core.processors import apply_processors
 from dflash_core.proposal import Proposal
 from dflash_core.request import Detokenize, Request, end_of
 from dflash_core.rollback.base import RollbackPolicy
-from dflash_core.sampling import SamplingBatch, SamplingParams, sampling_batch
+from dflash_core.sampling import SamplingBatch, SamplingParams, sampling_batch, whole
 from dflash_core.schedule.base import CyclePlan, RequestView, Schedule
 from dflash_core.stats import PhaseSeconds, RequestStats, Stats
 from dflash_core.target import TargetModel, TargetState
@@ -74,7 +74,7 @@ class Decoder:
             detokenize: text of token ids; needed for stop strings.
             max_batch: requests decoded together; further ones wait.
         """
-        if max_batch < 1:
+        if whole("max_batch", max_batch) < 1:
             raise RequestError(f"max_batch is {max_batch}; it must be at least 1.")
         self._target = target
         self._drafter = drafter

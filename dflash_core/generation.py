@@ -13,7 +13,7 @@ from dflash_core.errors import RequestError, UnsupportedError
 from dflash_core.plugins import provider
 from dflash_core.processors import LogitsProcessor
 from dflash_core.request import Detokenize, Request, cut_at_stop
-from dflash_core.sampling import SamplingParams
+from dflash_core.sampling import SamplingParams, number, whole
 from dflash_core.schedule.base import Schedule
 from dflash_core.stats import Stats
 from dflash_core.target import TargetModel
@@ -58,9 +58,9 @@ def generate(
     eos_token_id: int | Sequence[int] | None = None,
     do_sample: bool | None = None,
     temperature: float | None = None,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    min_p: float = 0.0,
+    top_k: int | None = 0,
+    top_p: float | None = 1.0,
+    min_p: float | None = 0.0,
     seed: int | Sequence[int] = 0,
     block_size: int | None = None,
     verify_length: int | str = "auto",
@@ -86,6 +86,7 @@ def generate(
         eos_token_id: one or several; the target's own when `None`; an empty list for none.
         do_sample: `False` is greedy; `True` without a temperature is temperature 1.
         temperature: 0 (greedy) when neither it nor `do_sample` is given.
+        top_k, top_p, min_p: filters; `None` is off.
         seed: of request i it is `seed + i`, or `seed[i]`. The same seed gives the same answer whoever else
             is in the batch, and for point-mass drafts the very answer of plain sampling.
         block_size: slots of a block, anchor included; the draft's own when `None`; 1 is plain decoding.
@@ -105,6 +106,8 @@ def generate(
         UnsupportedError: the target cannot do what is asked.
     """
     prompts = token_lists(input_ids, attention_mask)
+    for one in seed if isinstance(seed, Sequence) else [seed]:
+        whole("seed", one)
     if isinstance(seed, Sequence) and len(seed) != len(prompts):
         raise RequestError(f"seed has {len(seed)} entries for {len(prompts)} requests.")
     eos = target.info.eos_token_ids if eos_token_id is None else as_tuple(eos_token_id)
@@ -121,7 +124,9 @@ def generate(
                 prompt=tuple(prompt),
                 max_new_tokens=new_token_limit(len(prompt), max_new_tokens, max_length),
                 eos_token_ids=eos,
-                sampling=SamplingParams(chosen, top_k, top_p, min_p, own),
+                sampling=SamplingParams(
+                    chosen, top_k or 0, 1.0 if top_p is None else top_p, min_p or 0.0, own
+                ),
                 stop=stop_sequences(stop),
                 block_size=block_size,
                 verify_length=verify_length,
@@ -186,6 +191,9 @@ def plan_with(schedule: str | Schedule, target: TargetModel, draft: Drafter | No
     return cast(Schedule, provider("schedules", schedule)(target, draft))
 
 
+NO_TOKENS = "input_ids must be token ids: a tensor [T] or [B, T], a list, or a list of lists."
+
+
 def token_lists(
     input_ids: TokenIds, attention_mask: Tensor | Sequence[Sequence[int]] | None = None
 ) -> list[list[int]]:
@@ -199,14 +207,23 @@ def token_lists(
             raise RequestError(f"input_ids is a mapping without 'input_ids'; it has {', '.join(input_ids)}.")
         mask = input_ids.get("attention_mask") if attention_mask is None else attention_mask
         return token_lists(input_ids["input_ids"], mask)
-    rows = input_ids.tolist() if isinstance(input_ids, Tensor) else [*input_ids]
+    if isinstance(input_ids, Tensor):
+        rows = input_ids.tolist()
+    else:
+        rows = [*input_ids] if isinstance(input_ids, Sequence) else None
+    if not isinstance(rows, list):
+        raise RequestError(NO_TOKENS)
     if rows and not isinstance(rows[0], Sequence | Tensor):
         rows = [rows]
+    if not all(isinstance(row, Sequence | Tensor) for row in rows):
+        raise RequestError(NO_TOKENS)
     prompts = [row.tolist() if isinstance(row, Tensor) else list(row) for row in rows]
-    if not prompts or not all(isinstance(token, int) for prompt in prompts for token in prompt):
-        raise RequestError("input_ids must be token ids: a tensor [T] or [B, T], a list, or a list of lists.")
+    if not prompts or not all(type(token) is int for prompt in prompts for token in prompt):
+        raise RequestError(NO_TOKENS)
     if attention_mask is None:
         return prompts
+    if not isinstance(attention_mask, Tensor | Sequence):
+        raise RequestError(f"attention_mask is {attention_mask!r}; it must have the shape of input_ids.")
     kept = (
         attention_mask.tolist() if isinstance(attention_mask, Tensor) else [list(m) for m in attention_mask]
     )
@@ -217,9 +234,16 @@ def token_lists(
     return [[t for t, keep in zip(p, m, strict=True) if keep] for p, m in zip(prompts, kept, strict=True)]
 
 
-def as_tuple(ids: int | Sequence[int]) -> tuple[int, ...]:
-    """One id or several, as a tuple."""
-    return (ids,) if isinstance(ids, int) else tuple(ids)
+def as_tuple(ids: int | Sequence[int] | Tensor) -> tuple[int, ...]:
+    """One id or several, as a tuple.
+
+    Raises:
+        RequestError: something else is among them.
+    """
+    if isinstance(ids, Tensor):
+        ids = ids.tolist()
+    found = tuple(ids) if isinstance(ids, Sequence) else (ids,)
+    return tuple(whole("eos_token_id", one) for one in found)
 
 
 def choose_temperature(do_sample: bool | None, temperature: float | None) -> float:
@@ -228,6 +252,8 @@ def choose_temperature(do_sample: bool | None, temperature: float | None) -> flo
     Raises:
         RequestError: they contradict each other.
     """
+    if temperature is not None:
+        number("temperature", temperature)
     if do_sample is False and temperature not in (None, 0, 1):
         raise RequestError(f"do_sample is False, but temperature is {temperature}; leave one of them out.")
     if do_sample is True and temperature == 0:
@@ -252,13 +278,20 @@ def new_token_limit(prompt: int, max_new_tokens: int | None, max_length: int | N
     return max_length - prompt
 
 
+STOPS = "it must be a string, token ids, or a list of such."
+
+
 def stop_sequences(stop: Stop | Sequence[Stop] | None) -> tuple[str | tuple[int, ...], ...]:
     """One stop or several, as a tuple of strings and token tuples."""
     if stop is None:
         return ()
     if isinstance(stop, str):
         return (stop,)
+    if not isinstance(stop, Sequence):
+        raise RequestError(f"stop is {stop!r}; {STOPS}")
     items = list(stop)
+    if not all(isinstance(item, str | int | Sequence) for item in items):
+        raise RequestError(f"stop is {stop!r}; {STOPS}")
     if items and all(isinstance(item, int) for item in items):
         return (tuple(cast(list[int], items)),)
     return tuple(item if isinstance(item, str) else tuple(cast(Sequence[int], item)) for item in items)

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 from dflash_core.errors import RequestError
 from dflash_core.processors import LogitsProcessor
-from dflash_core.sampling import SamplingParams
+from dflash_core.sampling import SamplingParams, whole
+from dflash_core.settings.model import MOST_NODES
 
 Detokenize = Callable[[Sequence[int]], str]
 
@@ -40,9 +41,10 @@ class Request:
     def __post_init__(self) -> None:
         if not self.prompt:
             raise RequestError("The prompt has no tokens; a request needs at least one.")
+        whole("max_new_tokens", self.max_new_tokens)
         if self.max_new_tokens < 1:
             raise RequestError(f"max_new_tokens is {self.max_new_tokens}; it must be at least 1.")
-        if self.block_size is not None and self.block_size < 1:
+        if self.block_size is not None and whole("block_size", self.block_size) < 1:
             raise RequestError(
                 f"block_size is {self.block_size}; it must be at least 1 (1 is plain decoding)."
             )
@@ -50,14 +52,16 @@ class Request:
         if isinstance(length, str):
             if length not in ("auto", "block"):
                 raise RequestError(f'verify_length is {length!r}; it must be "auto", "block" or a number.')
-        elif length < 1:
+        elif whole("verify_length", length) < 1:
             raise RequestError(f"verify_length is {length}; it must be at least 1 (it counts the anchor).")
         budget = self.tree_budget
         if isinstance(budget, str):
             if budget != "auto":
                 raise RequestError(f'tree_budget is {budget!r}; it must be "auto", None or a number.')
-        elif budget is not None and budget < 1:
-            raise RequestError(f"tree_budget is {budget}; it must be at least 1 (None is a chain).")
+        elif budget is not None and not 1 <= whole("tree_budget", budget) <= MOST_NODES:
+            raise RequestError(
+                f"tree_budget is {budget}; it must be at least 1 and at most {MOST_NODES} (None is a chain)."
+            )
         if any(len(stop) == 0 for stop in self.stop):
             raise RequestError(
                 "A stop sequence is empty; leave it out or give it at least one character or token."

@@ -2,11 +2,34 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
 
 from dflash_core.errors import RequestError
+
+
+def whole(name: str, value: object) -> int:
+    """The value, if it is a whole number.
+
+    Raises:
+        RequestError: it is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise RequestError(f"{name} is {value!r}; it must be a whole number.")
+    return int(value)
+
+
+def number(name: str, value: object) -> float:
+    """The value, if it is a number.
+
+    Raises:
+        RequestError: it is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise RequestError(f"{name} is {value!r}; it must be a number.")
+    return float(value)
 
 
 @dataclass(frozen=True)
@@ -23,12 +46,16 @@ class SamplingParams:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for name in ("temperature", "top_p", "min_p"):
+            number(name, getattr(self, name))
+        for name in ("top_k", "seed"):
+            whole(name, getattr(self, name))
         if not 0 <= self.temperature < float("inf"):
             raise RequestError(
                 f"temperature is {self.temperature}; it must be a finite number of at least 0."
             )
-        if self.top_k < 0:
-            raise RequestError(f"top_k is {self.top_k}; it must be at least 0 (0 is off).")
+        if not 0 <= self.top_k < 2**31:
+            raise RequestError(f"top_k is {self.top_k}; it must be from 0 (off) to 2**31 - 1.")
         if not 0 < self.top_p <= 1:
             raise RequestError(f"top_p is {self.top_p}; it must be above 0 and at most 1 (1 is off).")
         if not 0 <= self.min_p <= 1:

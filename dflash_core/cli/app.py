@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
@@ -25,16 +25,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         try:
             build(arguments)(arguments, prog_name="dflash-core")
         finally:
-            sys.stdout.flush()
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except DFlashError as error:
         output.note(f"Error: {error}")
         raise SystemExit(FAILED) from None
     except KeyboardInterrupt:
         _interrupted()
     except BrokenPipeError:
-        # What is still buffered would fail again, loudly, when the interpreter closes the stream.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _quiet(sys.stdout)
         raise SystemExit(1) from None
+    except (OSError, UnicodeEncodeError) as error:
+        # Files are the commands' own business and become DFlashErrors there; what is left is the output.
+        _quiet(sys.stdout)
+        output.note(f"Error: the output cannot be written: {error}.")
+        raise SystemExit(FAILED) from None
     except SystemExit as stop:
         if stop.code == INTERRUPTED:
             _interrupted()
@@ -95,6 +100,12 @@ def _options(
     ] = False,
 ) -> None:
     """Lossless speculative decoding with DFlash drafts."""
+
+
+def _quiet(stream: TextIO | None) -> None:
+    """What is still buffered would fail again, loudly, when the interpreter closes the stream."""
+    if stream is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _interrupted() -> None:

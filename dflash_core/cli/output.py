@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -42,7 +43,10 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title:
 
 def note(message: str) -> None:
     """A remark that is not part of the result, on standard error."""
-    console(sys.stderr).print(message, soft_wrap=True)
+    if sys.stderr is None:
+        return
+    with suppress(OSError):  # nobody is listening, and the result does not depend on it
+        console(sys.stderr).print(message, soft_wrap=True)
 
 
 def progress() -> Progress:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +65,10 @@ class Pair:
         return ids
 
 
+WHOLE = re.compile(r"-?[0-9]{1,18}")
+"""Text of a flag that is a number; what else it may be, the setting says."""
+
+
 def resolve_flags(flags: Mapping[str, Any], config: Path | None, demo_pair: bool) -> Resolved:
     """Settings of a command from its flags; `--demo-pair` stands for a target and a draft.
 
@@ -73,7 +78,7 @@ def resolve_flags(flags: Mapping[str, Any], config: Path | None, demo_pair: bool
     flags = dict(flags)
     for name in ("verify_length", "tree_budget", "draft_vocab"):
         value = flags.get(name)
-        if isinstance(value, str) and value.lstrip("-").isdigit():
+        if isinstance(value, str) and WHOLE.fullmatch(value):
             flags[name] = int(value)
     if demo_pair:
         for name in ("target", "draft"):

@@ -27,11 +27,23 @@ def read_prompts(given: Sequence[str] | None, demo: bool, clean: bool) -> list[s
         from dflash_core.demo import PROMPTS
 
         return list(PROMPTS)
-    texts = [sys.stdin.read() if text == "-" else text for text in given]
+    texts = [_standard_input() if text == "-" else text for text in given]
     return [_inspected(text, clean) for text in texts]
 
 
+def _standard_input() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"Standard input is no text in {error.encoding}: {error.reason}.") from None
+
+
 def _inspected(text: str, clean: bool) -> str:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        # Bytes that are no text arrive as lone surrogates.
+        raise SettingsError(f"The prompt is no text in UTF-8: {error.reason} at {error.start}.") from None
     findings = inspect_text(text)
     if findings:
         output.note(report(findings) + (" They were removed." if clean else " --clean removes them."))

@@ -65,6 +65,7 @@ def train_command(
     """
     from dflash_core.checkpoint.base import DraftCheckpoint
     from dflash_core.checkpoint.save import save_checkpoint
+    from dflash_core.cli.pair import WHOLE
     from dflash_core.loading import load_target
     from dflash_core.training.options import TrainOptions
     from dflash_core.training.plan import draft_spec
@@ -79,7 +80,7 @@ def train_command(
         gamma=gamma,
         weighting=weighting,  # type: ignore[arg-type]
         noise=noise,
-        draft_vocab=int(draft_vocab) if draft_vocab and draft_vocab.isdigit() else draft_vocab,
+        draft_vocab=int(draft_vocab) if draft_vocab and WHOLE.fullmatch(draft_vocab) else draft_vocab,
         start=start,
         dtype=dtype,
         seed=seed,

@@ -91,7 +91,7 @@ class BlockDrafter:
             self._embed = partial(functional.embedding, weight=weights(EMBEDDING))
         parts = nn.ModuleList(part for part in (self.network, self.head, self.selector) if part is not None)
         done: FastPath = getattr(target, "fast", FastPath())
-        self.fast = enable_fast_path(parts, fast or done.mode)
+        self.fast = enable_fast_path(parts, fast or done.mode, frozen=True)
 
     def branches(self, sampling: SamplingParams) -> bool:
         """Whether a request may get a tree: trees are point masses, so not where tokens are sampled."""

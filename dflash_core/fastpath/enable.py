@@ -48,7 +48,9 @@ class FastPath:
     reason: str | None = None
 
 
-def enable_fast_path(module: nn.Module, fast: Fast = "auto", cache_dir: Path | None = None) -> FastPath:
+def enable_fast_path(
+    module: nn.Module, fast: Fast = "auto", cache_dir: Path | None = None, frozen: bool = False
+) -> FastPath:
     """Compute the module's few-row products in the layouts that are fastest on this machine.
 
     Results stay equal within float32 rounding. The first call for a model on a machine measures for some ten
@@ -58,6 +60,8 @@ def enable_fast_path(module: nn.Module, fast: Fast = "auto", cache_dir: Path | N
     Args:
         module: a target's or a draft's network.
         cache_dir: where measurements are kept; `cache_root()` when `None`.
+        frozen: nobody will change the weights. Those that bfloat16 holds exactly are then read as that, from
+            a copy that would not follow, say, an adapter merged into `weight.data`.
 
     Raises:
         SettingsError: `fast` is not one of its values.
@@ -72,7 +76,7 @@ def enable_fast_path(module: nn.Module, fast: Fast = "auto", cache_dir: Path | N
     shapes = Counter(f"{weight.shape[0]}x{weight.shape[1]}" for weight in weights)
     key = {**machine(), "shapes": dict(sorted(shapes.items())), "rows": list(ROWS)}
     key["layouts"] = list(available())
-    narrow = narrow_shapes(weights)
+    narrow = narrow_shapes(weights) if frozen else frozenset()
     key["narrow"] = sorted(narrow)
     root = cache_dir or cache_root()
     table = _known(key, root)

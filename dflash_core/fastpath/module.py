@@ -31,7 +31,7 @@ class FastLinear(nn.Linear):
         self.weight, self.bias = linear.weight, linear.bias
         self.train(linear.training)
         self._layouts = tuple(layouts)
-        self._qualified: tuple[Tensor, int] | None = None
+        self._qualified: tuple[Tensor, Tensor | None, tuple[int, int]] | None = None
         self._narrow: Tensor | None = None
         if narrow and "compiled" in layouts and self._qualifies(linear.weight):
             self._narrow = linear.weight.detach().bfloat16()
@@ -40,20 +40,26 @@ class FastLinear(nn.Linear):
         weight = self.weight
         rows = input.numel() // self.in_features
         layout = self._layouts[rows] if rows < len(self._layouts) else "linear"
-        if layout == "linear" or torch.is_grad_enabled() or not self._qualifies(weight):
+        plain = layout == "linear" or torch.is_grad_enabled() or not self._takes(input)
+        if plain or not self._qualifies(weight):
             return F.linear(input, weight, self.bias)
         if layout == "compiled" and self._narrow is not None:
             weight = self._narrow
         return few_row_linear(input, weight, self.bias, layout)
 
+    def _takes(self, x: Tensor) -> bool:
+        """Whether an input is what the layouts are made for; of anything else torch says what is wrong."""
+        fits = x.dtype == torch.float32 and x.is_cpu and x.shape[-1:] == (self.in_features,)
+        return fits and not torch.is_autocast_enabled("cpu")
+
     def _qualifies(self, weight: Tensor) -> bool:
         """Looked at once for each weight and change of it, since it costs as much as a small product."""
-        known = self._qualified
-        if known is None or known[0] is not weight or known[1] != weight._version:
+        known, now = self._qualified, (weight._version, weight.data_ptr())
+        if known is None or known[0] is not weight or known[1] is not self.bias or known[2] != now:
             self._forget()
             if not can_be_fast(self):
                 return False
-            self._qualified = weight, weight._version  # a tuple: nn.Module would register a second parameter
+            self._qualified = weight, self.bias, now  # a tuple: nn.Module would register a parameter
         return True
 
     def _forget(self) -> None:
@@ -69,10 +75,17 @@ class FastLinear(nn.Linear):
 
 
 def can_be_fast(linear: nn.Linear) -> bool:
-    """Whether the layouts are made for this weight: float32, dense and contiguous, on the CPU."""
-    weight = linear.weight
+    """Whether the layouts are made for this weight and bias: float32, dense and contiguous, on the CPU."""
+    weight, bias = linear.weight, linear.bias
+    fits = bias is None or (
+        bias.dtype == torch.float32
+        and bias.device.type == "cpu"
+        and bias.is_contiguous()
+        and bias.shape == weight.shape[:1]
+    )
     return (
-        weight.dtype == torch.float32
+        fits
+        and weight.dtype == torch.float32
         and weight.device.type == "cpu"
         and weight.layout == torch.strided
         and weight.is_contiguous()

@@ -119,7 +119,7 @@ class AutoSchedule:
         if deepest == 0:
             return 0
         if not self._cost.knows_drafting:
-            return deepest
+            return min(deepest, TREE_NODES)
         if not self._cost.knows_forward:
             return 0
         expected = mean([self._expected(request) for request in requests])

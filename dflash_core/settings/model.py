@@ -16,8 +16,15 @@ def _setting(default: Any, about: str, allowed: str, **limits: Any) -> Any:
     return Field(**source, description=about, json_schema_extra=extra, **limits)
 
 
+MOST = 2**31 - 1
+"""The largest count that makes sense anywhere."""
+
+MOST_NODES = 4096
+"""Of a tree: each node sees or does not see each other one."""
+
+
 def _count(default: int | None, about: str, note: str = "", least: int = 1) -> Any:
-    return _setting(default, about, f"a whole number from {least}{note}", ge=least)
+    return _setting(default, about, f"a whole number from {least}{note}", ge=least, le=MOST)
 
 
 class Settings(BaseModel):
@@ -62,10 +69,10 @@ class Settings(BaseModel):
         "slots of the block that the target checks, the anchor included",
         "auto, block or a whole number from 1",
     )
-    tree_budget: Literal["auto"] | Annotated[int, Field(ge=1)] | None = _setting(
+    tree_budget: Literal["auto"] | Annotated[int, Field(ge=1, le=MOST_NODES)] | None = _setting(
         "auto",
         "nodes of a token tree besides the anchor; auto leaves it to the schedule",
-        "auto, none (a chain) or a whole number from 1",
+        "auto, none (a chain) or a whole number from 1 to 4096",
     )
     verifier: str = _setting(
         "sampling", "what decides which drafts stay", "the name of a verifier", min_length=1

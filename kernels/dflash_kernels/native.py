@@ -4,9 +4,11 @@ import ctypes
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,12 +28,15 @@ def library(source: Path) -> Any:
     """The compiled file; `None` without a compiler, or where what it makes does not load.
 
     It is compiled once a machine, in a second, and kept in `$DFLASH_CACHE_DIR` or the user's cache folder.
+    The compiler is `$CC`, else `cc`; with `CC=false` everything is computed by torch.
     """
-    compiler = shutil.which(os.environ.get("CC") or "cc")
+    name, *options = shlex.split(os.environ.get("CC") or "cc") or ["cc"]
+    compiler = shutil.which(name)
     if compiler is None or platform.system() != "Linux":
         return None
     try:
-        return ctypes.CDLL(str(_build(compiler, source)))
+        found = ctypes.CDLL(str(_build([compiler, *options], source)))
+        return found if hasattr(found, source.stem) else None
     except (OSError, subprocess.SubprocessError):
         return None
 
@@ -54,25 +59,41 @@ def plain_float(x: Tensor) -> bool:
         and x.is_cpu
         and not (x.requires_grad and torch.is_grad_enabled())
         and x.layout == torch.strided
+        and not x.is_neg()
         and not torch.compiler.is_compiling()
     )
 
 
-def _build(compiler: str, source: Path) -> Path:
-    """The shared library, compiled unless it is there."""
-    version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=SECONDS).stdout
-    parts = (source.read_bytes(), version, " ".join(FLAGS).encode(), _processor())
+def _build(compiler: Sequence[str], source: Path) -> Path:
+    """The shared library, compiled unless it is there and whole."""
+    version = subprocess.run(
+        [*compiler, "--version"], capture_output=True, check=True, timeout=SECONDS
+    ).stdout
+    parts = (source.read_bytes(), version, " ".join([*compiler[1:], *FLAGS]).encode(), _processor())
     digest = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
     folder = cache_root() / "kernels"
     path = folder / f"{source.stem}-{digest}.so"
-    if not path.exists():
+    if not _whole(path):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             made = Path(scratch) / path.name
-            command = [compiler, *FLAGS, str(source), "-o", str(made)]
+            command = [*compiler, *FLAGS, "-x", "c", str(source), "-x", "none", "-lm", "-o", str(made)]
             subprocess.run(command, capture_output=True, check=True, timeout=SECONDS)
+            _seal(path).write_text(hashlib.sha256(made.read_bytes()).hexdigest())
             made.replace(path)
     return path
+
+
+def _seal(path: Path) -> Path:
+    return path.with_suffix(".sha256")
+
+
+def _whole(path: Path) -> bool:
+    """Whether the library is the one that was compiled: loading a damaged one may kill the process."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest() == _seal(path).read_text()
+    except (OSError, ValueError):
+        return False
 
 
 def _processor() -> bytes:

@@ -190,6 +190,64 @@ def test_a_short_weight_that_changes_is_the_one_that_counts():
         torch.testing.assert_close(twin(tokens), fresh(tokens), rtol=1e-5, atol=1e-6)
 
 
+@needs_compiler
+def test_a_weight_that_is_exchanged_behind_torchs_back_is_the_one_that_counts():
+    net = short_weights()
+    apply_fast_path(net, table_of("compiled"), {(40, 16), (24, 16)})
+    tokens = torch.arange(4)
+    with torch.no_grad():
+        net(tokens)
+        net.up.weight.data = torch.randn(24, 16)
+        fresh = short_weights()
+        fresh.up.weight.data = net.up.weight.data.clone()
+        torch.testing.assert_close(net(tokens), fresh(tokens), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("layout", [name for name in available() if name != "linear"])
+def test_what_a_layout_is_not_made_for_is_torchs(layout):
+    net = Net()
+    apply_fast_path(net, table_of(layout))
+    plain = Net()
+    with torch.no_grad():
+        for wrong in (
+            torch.ones(3, 16).double(),
+            torch.ones(3, 12),
+            torch.ones(3, 48),
+            torch.ones(3, 16).long(),
+        ):
+            with pytest.raises(RuntimeError):
+                net.up(wrong)
+        for bias in (torch.arange(48.0)[::2], torch.ones(1).expand(24)):
+            net.up.bias = plain.up.bias = nn.Parameter(bias)
+            x = torch.randn(3, 16)
+            torch.testing.assert_close(net.up(x), plain.up(x))
+        with torch.autocast("cpu", torch.bfloat16):
+            assert net.down(torch.ones(2, 24)).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("layout", [name for name in available() if name != "linear"])
+def test_the_default_dtype_changes_nothing(layout):
+    net = Net()
+    apply_fast_path(net, table_of(layout))
+    with torch.no_grad():
+        expected = net(torch.arange(5))
+        torch.set_default_dtype(torch.bfloat16)
+        try:
+            assert torch.equal(net(torch.arange(5)), expected)
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+
+def test_only_weights_that_nobody_changes_are_copied(monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        enable, "calibrate_layouts", lambda weights, narrow: seen.append(set(narrow)) or table_of("column")
+    )
+    enable_fast_path(short_weights())
+    enable_fast_path(short_weights(), frozen=True)
+    assert seen == [set(), {(40, 16), (24, 16)} if "compiled" in available() else set()]
+
+
 def test_short_copies_are_not_made_of_more_than_a_limit(monkeypatch):
     weights = [short_weights().up.weight]
     monkeypatch.setattr(narrow, "MOST_BYTES", 2 * 24 * 16 - 1)

@@ -1,9 +1,12 @@
 """A request ends exactly where it should, wherever in a block that is."""
 
 import pytest
+import torch
 
 from dflash_core.errors import RequestError
+from dflash_core.generation import as_tuple, stop_sequences, token_lists
 from dflash_core.request import Request, cut_at_stop, end_of
+from dflash_core.sampling import SamplingParams
 
 
 def request(**options):
@@ -67,3 +70,53 @@ def test_nonsense_is_refused_in_words(options, words):
 def test_text_is_cut_at_the_first_stop():
     assert cut_at_stop("one two three", ["three", "two", (5,)]) == "one "
     assert cut_at_stop("one", ["two"]) == "one"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"max_new_tokens": 2.5},
+        {"max_new_tokens": "x"},
+        {"block_size": 2.5},
+        {"block_size": "x"},
+        {"verify_length": None},
+        {"verify_length": 2.5},
+        {"verify_length": [2]},
+        {"tree_budget": 2.5},
+        {"tree_budget": float("nan")},
+        {"tree_budget": True},
+        {"tree_budget": [4]},
+        {"tree_budget": 10**30},
+        {"tree_budget": "x"},
+    ],
+    ids=str,
+)
+def test_a_setting_of_another_type_is_refused_by_name(wrong):
+    (name,) = wrong
+    with pytest.raises(RequestError, match=name):
+        Request(**{"prompt": (1, 2), "max_new_tokens": 4, **wrong})
+
+
+@pytest.mark.parametrize("name", ["temperature", "top_k", "top_p", "min_p", "seed"])
+@pytest.mark.parametrize("wrong", ["x", None, [1], True, 10**30])
+def test_sampling_settings_of_another_type_are_refused_by_name(name, wrong):
+    if name == "temperature" and wrong == 10**30:
+        return  # hot, but a temperature
+    with pytest.raises(RequestError, match=name):
+        SamplingParams(**{name: wrong})
+
+
+@pytest.mark.parametrize("wrong", [None, 5, "text", torch.tensor(3), [[1], 2], [[True]], [1.5], []], ids=str)
+def test_prompts_that_are_no_token_ids_are_refused(wrong):
+    with pytest.raises(RequestError, match="input_ids"):
+        token_lists(wrong)
+
+
+def test_ends_and_stops_of_another_type_are_refused():
+    for wrong in ("x", [None], 2.5):
+        with pytest.raises(RequestError, match="eos_token_id"):
+            as_tuple(wrong)
+    assert as_tuple(torch.tensor(5)) == (5,)
+    for wrong in (5, [None]):
+        with pytest.raises(RequestError, match="stop"):
+            stop_sequences(wrong)

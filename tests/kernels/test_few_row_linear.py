@@ -66,13 +66,25 @@ def test_the_compiled_product_is_kept_and_needs_no_compiler_again(monkeypatch, t
     forget()
     try:
         assert compiled.routine() is not None
-        (made,) = (tmp_path / "kernels").iterdir()
-        damaged = tmp_path / "damaged" / "kernels" / made.name
-        damaged.parent.mkdir(parents=True)
-        damaged.write_bytes(b"not a library")
-        monkeypatch.setenv("DFLASH_CACHE_DIR", str(tmp_path / "damaged"))
+        (made,) = (tmp_path / "kernels").glob("*.so")
+        whole = made.read_bytes()
+        for damage in (b"", whole[:5000]):  # to load the latter would kill the process
+            made.unlink()  # the old one is still mapped into this process
+            made.write_bytes(damage)
+            forget()
+            assert compiled.routine() is not None
+            assert made.read_bytes() == whole
+        monkeypatch.setenv("CC", "cc -O1 ")
+        forget()
+        assert compiled.routine() is not None
+        monkeypatch.setenv("DFLASH_CACHE_DIR", "/dev/null/nowhere")
         forget()
         assert compiled.routine() is None  # no other layout suffers
+        monkeypatch.setenv("DFLASH_CACHE_DIR", str(tmp_path / "other"))
+        monkeypatch.setenv("CC", "false")
+        forget()
+        assert compiled.routine() is None
+        monkeypatch.delenv("CC")
         monkeypatch.setattr(native, "FLAGS", ("--no-such-flag",))
         forget()
         assert compiled.routine() is None

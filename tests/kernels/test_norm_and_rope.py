@@ -77,6 +77,21 @@ def test_the_compiled_rope_is_the_reference(shape):
         torch.testing.assert_close(rope(each, cos, sin), rope(each, cos, sin, impl="reference"))
 
 
+@compiled
+def test_what_the_compiled_routines_are_not_made_for_is_left_to_the_reference():
+    x = torch.randn(3, 8)
+    for weight in (torch.ones(1), torch.ones(9), torch.ones(8).double()):
+        assert not rms_norm_in_c.fits(x, weight)
+    torch.testing.assert_close(rms_norm(x, torch.full((1,), 2.0), 1e-6), 2 * rms_norm(x, torch.ones(8), 1e-6))
+    negative = torch._neg_view(x)
+    torch.testing.assert_close(rms_norm(negative, torch.ones(8), 1e-6), rms_norm(-x, torch.ones(8), 1e-6))
+    heads, angle = torch.randn(2, 3, 1, 8), torch.rand(2, 3, 4)
+    assert rope_in_c.fits(heads, angle, angle)
+    assert not rope_in_c.fits(heads, angle[..., :2], angle[..., :2])
+    assert not rope_in_c.fits(heads, angle, angle[:1, :1])
+    assert not rope_in_c.fits(heads[..., :7], angle[..., :3], angle[..., :3])
+
+
 def test_what_asks_for_gradients_gets_them():
     x = torch.randn(4, 8, requires_grad=True)
     angles = torch.rand(4, 4)

@@ -6,8 +6,10 @@ import shutil
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from dflash_backends.transformers.pretrained import read_gguf
-from dflash_core.errors import UnsupportedError
+from dflash_core.errors import DFlashError, UnsupportedError
 from dflash_kernels.folders import cache_root
 
 NAME = "SmolLM2-135M-Instruct"
@@ -27,12 +29,23 @@ def smollm2_folder(cache_dir: Path | None = None) -> Path:
 
     Raises:
         UnsupportedError: the package is not installed, or its file is not the one that is known.
+        DFlashError: the cache folder cannot be written to.
     """
     models = (cache_dir or cache_root()) / "models"
     folder = models / NAME
     if _complete(folder):
         return folder
     source = _gguf_of_package()
+    try:
+        _convert(source, models, folder)
+    except (OSError, SafetensorError) as error:
+        raise DFlashError(
+            f"{models} cannot hold the demo's model (540 MB): {error}. DFLASH_CACHE_DIR names another folder."
+        ) from None
+    return folder
+
+
+def _convert(source: Path, models: Path, folder: Path) -> None:
     models.mkdir(parents=True, exist_ok=True)
     with (models / f".{NAME}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # released with the file, even when the process is killed
@@ -44,7 +57,6 @@ def smollm2_folder(cache_dir: Path | None = None) -> Path:
             for part in read_gguf(source, "float32"):
                 part.save_pretrained(scratch)
             scratch.rename(folder)
-    return folder
 
 
 def _complete(folder: Path) -> bool:

@@ -24,7 +24,7 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     x = x.contiguous()
     rows, inner = x.shape
     outer = weight.shape[0]
-    product = torch.empty(rows, outer)
+    product = torch.empty(rows, outer, dtype=torch.float32, device="cpu")
     function(
         x.data_ptr(),
         weight.data_ptr(),

@@ -19,7 +19,7 @@ def fits(x: Tensor, weight: Tensor) -> bool:
     return (
         native.plain_float(x)
         and native.plain_float(weight)
-        and weight.dim() == 1
+        and weight.shape == x.shape[-1:]
         and x.numel() <= MOST
         and routine() is not None
     )

@@ -20,7 +20,9 @@ def fits(x: Tensor, cos: Tensor, sin: Tensor) -> bool:
         native.plain_float(x)
         and native.plain_float(cos)
         and native.plain_float(sin)
-        and x.shape[:-2] == cos.shape[:-1]
+        and x.dim() >= 2
+        and cos.shape == sin.shape == (*x.shape[:-2], x.shape[-1] // 2)
+        and x.shape[-1] % 2 == 0
         and x.numel() <= MOST
         and routine() is not None
     )
