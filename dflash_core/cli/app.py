@@ -21,12 +21,14 @@ INTERRUPTED = 130
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run `dflash-core` with these arguments (those of the process by default). Always raises SystemExit."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    # Closed streams, `>&-`: nobody wants to hear it.
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     try:
         try:
             build(arguments)(arguments, prog_name="dflash-core")
         finally:
-            if sys.stdout is not None:
-                sys.stdout.flush()
+            sys.stdout.flush()
     except DFlashError as error:
         output.note(f"Error: {error}")
         raise SystemExit(FAILED) from None
@@ -36,7 +38,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _quiet(sys.stdout)
         raise SystemExit(1) from None
     except (OSError, UnicodeEncodeError) as error:
-        # Files are the commands' own business and become DFlashErrors there; what is left is the output.
+        # Files are the commands' own business and become DFlashErrors there; what is left is the output, which
+        # has no name.
+        if getattr(error, "filename", None) is not None:
+            raise
         _quiet(sys.stdout)
         output.note(f"Error: the output cannot be written: {error}.")
         raise SystemExit(FAILED) from None
@@ -102,10 +107,9 @@ def _options(
     """Lossless speculative decoding with DFlash drafts."""
 
 
-def _quiet(stream: TextIO | None) -> None:
+def _quiet(stream: TextIO) -> None:
     """What is still buffered would fail again, loudly, when the interpreter closes the stream."""
-    if stream is not None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _interrupted() -> None:

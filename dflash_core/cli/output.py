@@ -43,8 +43,6 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title:
 
 def note(message: str) -> None:
     """A remark that is not part of the result, on standard error."""
-    if sys.stderr is None:
-        return
     with suppress(OSError):  # nobody is listening, and the result does not depend on it
         console(sys.stderr).print(message, soft_wrap=True)
 

@@ -181,6 +181,15 @@ def test_a_reader_that_has_gone_away_is_no_error(command, unbuffered):
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize(("redirection", "code"), [(">/dev/full", 2), (">&-", 0), ("2>&-", 0)])
+def test_output_that_cannot_be_written_is_one_sentence(redirection, code):
+    command = f"{sys.executable} -m dflash_core version {redirection}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+    assert ("cannot be written" in done.stderr) == (code == 2)
+
+
 def test_the_version_is_that_of_the_distribution():
     version = run("version", "--json")
     found = json.loads(version.stdout)
