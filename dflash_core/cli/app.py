@@ -38,8 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _quiet(sys.stdout)
         raise SystemExit(1) from None
     except (OSError, UnicodeEncodeError) as error:
-        # Files are the commands' own business and become DFlashErrors there. What is left is the output, whose
-        # errors name no file.
+        # Files are the commands' own business and become DFlashErrors there. What is left is the output,
+        # whose errors name no file.
         if getattr(error, "filename", None) is not None:
             raise
         _quiet(sys.stdout)
