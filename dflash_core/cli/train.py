@@ -61,15 +61,17 @@ def train_command(
 
     The target's hidden states are computed once and kept on disk; how much they take is said before. A run
     that was interrupted at any moment goes on where it was saved last when the same command is given again;
-    Ctrl-C saves first. `--out/draft` is a checkpoint in z-lab's layout.
+    Ctrl-C saves first. `--out/draft` is a checkpoint in z-lab's layout, with a model card.
     """
     from dflash_core.checkpoint.base import DraftCheckpoint
     from dflash_core.checkpoint.save import save_checkpoint
     from dflash_core.cli.pair import WHOLE
     from dflash_core.loading import load_target
+    from dflash_core.training.card import NAME, model_card
+    from dflash_core.training.data.store import read_header, write_whole
     from dflash_core.training.options import TrainOptions
     from dflash_core.training.plan import draft_spec
-    from dflash_core.training.run import begin
+    from dflash_core.training.run import begin, read_log
 
     options = TrainOptions(
         steps=steps,
@@ -99,6 +101,8 @@ def train_command(
         dtype="bfloat16",
         overwrite=True,
     )
+    card = model_card(model.info.name, spec, corpus, read_header(data), options, read_log(out))
+    write_whole(folder / NAME, card.encode())
     print(folder)
 
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ class Progress:
         acceptance_length: on held-out sequences, anchors at random; `None` where it was not measured.
         tokens: slots trained on so far.
         seconds: of training so far, over all sittings.
+        pending: losses of the steps since the line before; a saved state has them, a line has none.
     """
 
     step: int
@@ -38,6 +39,7 @@ class Progress:
     acceptance_length: float | None
     tokens: int
     seconds: float
+    pending: tuple[float, ...] = ()
 
 
 def begin(folder: Path, options: TrainOptions, about: Mapping[str, Any]) -> None:
@@ -111,8 +113,10 @@ def load_state(folder: Path, model: TrainableDraft, optimizer: torch.optim.Optim
 
 def log(folder: Path, progress: Progress) -> None:
     """Append a line to the log; lines of steps that were lost to a kill are dropped on resuming."""
+    line = asdict(replace(progress, pending=()))
+    del line["pending"]
     with (folder / LOG).open("a") as file:
-        file.write(json.dumps(asdict(progress)) + "\n")
+        file.write(json.dumps(line) + "\n")
 
 
 def read_log(folder: Path, until: int | None = None) -> list[Progress]:

@@ -85,7 +85,7 @@ class Trainer:
         """
         done = load_state(self._folder, self._model, self._optimizer) or Progress(0, 0.0, None, 0, 0.0)
         begin, saved = perf_counter() - done.seconds, perf_counter()
-        losses: list[float] = []
+        losses = [*done.pending]
         step, tokens = done.step, done.tokens
         for batch in self._batches(step):
             if step >= self._options.steps or not keep_going():
@@ -102,9 +102,11 @@ class Trainer:
                 log(self._folder, done)
                 on_progress(done)
             if perf_counter() - saved > save_every:
-                self._save(replace(done, step=step, tokens=tokens, seconds=perf_counter() - begin))
+                seconds = perf_counter() - begin
+                self._save(replace(done, step=step, tokens=tokens, seconds=seconds, pending=tuple(losses)))
                 saved = perf_counter()
-        done = replace(done, step=step, tokens=tokens, seconds=perf_counter() - begin)
+        seconds = perf_counter() - begin
+        done = replace(done, step=step, tokens=tokens, seconds=seconds, pending=tuple(losses))
         self._save(done)
         return done
 

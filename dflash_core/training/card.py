@@ -1,0 +1,74 @@
+"""The model card of a trained draft: what it learnt from, how, and how well it did."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from dflash_core.spec import DraftSpec
+from dflash_core.training.batches import Corpus
+from dflash_core.training.options import TrainOptions
+from dflash_core.training.run import Progress
+
+NAME = "README.md"
+
+
+def model_card(
+    target: str,
+    spec: DraftSpec,
+    corpus: Corpus,
+    made: Mapping[str, Any],
+    options: TrainOptions,
+    lines: Sequence[Progress],
+) -> str:
+    """Markdown that goes beside the weights.
+
+    Args:
+        target: what it drafts for.
+        made: the header of the answers: how they were made.
+        lines: the log of the run.
+    """
+    answers = len(corpus.training) + len(corpus.held_out)
+    learnt = sum(int(shard.loss.sum()) for shard in corpus.shards)
+    measured = [line for line in lines if line.acceptance_length is not None]
+    taps = ", ".join(map(str, spec.taps))
+    parts = [
+        f"# DFlash draft for {target}",
+        f"{spec.num_layers} layers, taps {taps} of {spec.num_target_layers}, block size {spec.block_size}, "
+        f"mask token {spec.mask_token_id}. Trained by `dflash-core train`. It only guesses: the output is "
+        "the target's own, whatever the draft says.",
+        "## Data",
+        f"{answers:,} answers of the target itself, {learnt:,} tokens of them learnt, "
+        f"{len(corpus.held_out):,} answers held out. No question of HumanEval, GSM8K or MT-bench is among "
+        "the prompts.",
+        _table(made),
+        "## Recipe",
+        _table(asdict(options)),
+        "## Figures",
+    ]
+    if not lines:
+        parts.append("Nothing was trained.")
+    else:
+        last = lines[-1]
+        parts.append(
+            f"{last.step:,} steps, {last.tokens:,} slots in {last.seconds:,.0f} s "
+            f"({last.tokens / last.seconds:,.0f} a second). Mean loss of the last steps {last.loss:.3f}."
+        )
+    if measured:
+        rows = {f"step {line.step}": f"{line.acceptance_length:.3f}" for line in _some(measured)}
+        parts += [
+            "Acceptance length on held-out answers, blocks at random places, the target's greedy tokens as "
+            "truth:",
+            _table(rows),
+        ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _some(lines: Sequence[Progress], most: int = 8) -> Sequence[Progress]:
+    """A few lines spread over all, the last among them."""
+    step = -(-len(lines) // most)
+    return lines[::-1][::step][::-1]
+
+
+def _table(values: Mapping[str, Any]) -> str:
+    rows = [f"| {name} | {'-' if value is None else value} |" for name, value in values.items()]
+    return "\n".join(["| | |", "|---|---|", *rows])

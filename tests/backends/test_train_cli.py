@@ -1,0 +1,95 @@
+"""`dflash-core train` from the outside: killed at any moment, it becomes the same run."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_folder import tiny_folder
+
+from dflash_core.checkpoint.load import load_checkpoint
+from dflash_core.training.data.store import Answer, AnswerStore
+
+STEPS = 300
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory):
+    return tiny_folder(tmp_path_factory.mktemp("target"), layers=6)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory, target):
+    """Answers that repeat after a few tokens, so that there is something to learn."""
+    folder = tmp_path_factory.mktemp("data")
+    store = AnswerStore(folder, {"target": str(target), "seed": 0})
+    generator = torch.Generator().manual_seed(0)
+    answers = []
+    for number in range(140):
+        period = torch.randint(4, 40, (5,), generator=generator).tolist()
+        answers.append(Answer([1, 5, 2], period * 6, {"id": str(number), "source": "made up"}))
+    store.add(answers)
+    return folder
+
+
+def start(target, data, out, *more):
+    command = [
+        *(sys.executable, "-m", "dflash_core", "train", "--target", str(target), "--data", str(data)),
+        *("--out", str(out), "--layers", "1", "--taps", "1,3", "--mask-token-id", "3", "--start", "random"),
+        *("--steps", str(STEPS), "--batch", "4", "--anchors", "4", "--block-size", "4", *more),
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
+
+
+def losses(out):
+    """Step -> loss; of a step that was done twice the later line."""
+    lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    return {line["step"]: line["loss"] for line in lines}
+
+
+def wait_for(condition, process):
+    for _ in range(3000):
+        if condition() or process.poll() is not None:
+            return
+        time.sleep(0.02)
+
+
+def test_a_run_that_is_killed_and_resumed_is_the_same_to_the_last_bit(tmp_path, target, data):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    done = start(target, data, whole)
+    out, errors = done.communicate(timeout=300)
+    assert done.returncode == 0, errors
+    for steps in (50, 150):
+        process = start(target, data, killed, "--save-every", "0.05")
+        wait_for(
+            lambda steps=steps: (killed / "log.jsonl").exists() and max(losses(killed)) >= steps, process
+        )
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL, "it was done before it could be killed"
+    again = start(target, data, killed, "--save-every", "0.05")
+    _, errors = again.communicate(timeout=300)
+    assert again.returncode == 0, errors
+    assert losses(killed) == losses(whole)
+    ours, theirs = (load_file(folder / "state.safetensors") for folder in (killed, whole))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert load_checkpoint(killed / "draft").spec == load_checkpoint(whole / "draft").spec
+
+    card = (killed / "draft" / "README.md").read_text()
+    assert f"step {STEPS}" in card
+    assert "140 answers" in card
+    inspected = subprocess.run(
+        [sys.executable, "-m", "dflash_core", "validate", out.strip(), "--target", str(target)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert inspected.returncode == 0, inspected.stdout + inspected.stderr
