@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 PRIOR = 0.6
 """Acceptance assumed of the first draft while none was seen; on the hopeful side, so that it is tried."""
 
-CARRY = 0.7
+CARRY = 0.8
 """Acceptance assumed of a draft that was never seen, as a share of the one before it: hopeful, too."""
 
 PRIOR_WEIGHT = 4.0

@@ -9,7 +9,7 @@
 #define LANES 16
 #define GROUP 4      /* weight rows computed together: each vector of x is used so many times */
 #define AHEAD 1      /* groups whose weights are fetched before they are needed */
-#define CHUNK 4      /* rows of x whose sums fit into registers together with a group's */
+#define CHUNK 6      /* rows of x whose sums fit into registers together with a group's */
 
 typedef unsigned short halves __attribute__((vector_size(LANES * sizeof(short)), aligned(2)));
 typedef unsigned int words __attribute__((vector_size(LANES * sizeof(int)), aligned(4)));
@@ -91,6 +91,8 @@ static inline __attribute__((always_inline)) void all_rows(
     x += n * inner;
     y += n * outer;
     switch (count - n) {
+    case 5: block(x, w, first, bias, y, inner, outer, 5, group, narrow); break;
+    case 4: block(x, w, first, bias, y, inner, outer, 4, group, narrow); break;
     case 3: block(x, w, first, bias, y, inner, outer, 3, group, narrow); break;
     case 2: block(x, w, first, bias, y, inner, outer, 2, group, narrow); break;
     case 1: block(x, w, first, bias, y, inner, outer, 1, group, narrow); break;
