@@ -233,15 +233,10 @@ class Decoder:
         )
 
     def _branches(self, request: Request) -> bool:
-        """Whether the schedule may choose a tree: everybody can do one, and no length is asked for.
-
-        A rollback that records states follows one branch.
-        """
+        """Whether target, drafter and rollback can do a tree; one that records states follows one branch."""
         can: Callable[[SamplingParams], bool] | None = getattr(self._drafter, "branches", None)
-        free = (
-            request.verify_length == "auto" and self._target.info.trees and self._gather.recording == "none"
-        )
-        return free and can is not None and can(request.sampling)
+        follows = self._target.info.trees and self._gather.recording == "none"
+        return follows and can is not None and can(request.sampling)
 
     def _sampling(self) -> SamplingBatch:
         params = [row.request.sampling for row in self._rows]
@@ -265,12 +260,11 @@ class Decoder:
         if plan.block_sizes[index] == 1:
             row.stats.record_plain(plan.reasons[index])
         else:
-            budget = plan.tree_budgets[index]
-            depth = plan.verify_lengths[index] - 1
+            verified = plan.verified[index]
             row.stats.record(
                 drafted=plan.block_sizes[index] - 1,
-                verified=depth if budget is None else budget,
-                depth=depth if budget is None else min(depth, budget),
+                verified=verified,
+                depth=min(plan.verify_lengths[index] - 1, verified),
                 accepted=len(tokens) - 1,
                 produced=count,
             )

@@ -13,7 +13,7 @@ from dflash_core.errors import RequestError, UnsupportedError
 from dflash_core.plugins import provider
 from dflash_core.processors import LogitsProcessor
 from dflash_core.request import Detokenize, Request, cut_at_stop
-from dflash_core.sampling import SamplingParams, number, whole
+from dflash_core.sampling import SamplingParams, whole
 from dflash_core.schedule.base import Schedule
 from dflash_core.stats import Stats
 from dflash_core.target import TargetModel
@@ -106,10 +106,7 @@ def generate(
         UnsupportedError: the target cannot do what is asked.
     """
     prompts = token_lists(input_ids, attention_mask)
-    for one in seed if isinstance(seed, Sequence) else [seed]:
-        whole("seed", one)
-    if isinstance(seed, Sequence) and len(seed) != len(prompts):
-        raise RequestError(f"seed has {len(seed)} entries for {len(prompts)} requests.")
+    seeds = seeds_of(seed, len(prompts))
     eos = target.info.eos_token_ids if eos_token_id is None else as_tuple(eos_token_id)
     chosen = choose_temperature(do_sample, temperature)
     detokenize = cast(Detokenize | None, getattr(target, "detokenize", None))
@@ -118,14 +115,13 @@ def generate(
     )
     tokens: list[list[int]] = [[] for _ in prompts]
     for index, prompt in enumerate(prompts):
-        own = seed[index] if isinstance(seed, Sequence) else seed + index
         decoder.add(
             Request(
                 prompt=tuple(prompt),
                 max_new_tokens=new_token_limit(len(prompt), max_new_tokens, max_length),
                 eos_token_ids=eos,
                 sampling=SamplingParams(
-                    chosen, top_k or 0, 1.0 if top_p is None else top_p, min_p or 0.0, own
+                    chosen, top_k or 0, 1.0 if top_p is None else top_p, min_p or 0.0, seeds[index]
                 ),
                 stop=stop_sequences(stop),
                 block_size=block_size,
@@ -234,6 +230,19 @@ def token_lists(
     return [[t for t, keep in zip(p, m, strict=True) if keep] for p, m in zip(prompts, kept, strict=True)]
 
 
+def seeds_of(seed: int | Sequence[int], requests: int) -> Sequence[int]:
+    """One a request, counted on from a single one.
+
+    Raises:
+        RequestError: it is no whole number, or there is another number of them than of requests.
+    """
+    if not isinstance(seed, Sequence):
+        return range(whole("seed", seed), seed + requests)
+    if len(seed) != requests:
+        raise RequestError(f"seed has {len(seed)} entries for {requests} requests.")
+    return seed
+
+
 def as_tuple(ids: int | Sequence[int] | Tensor) -> tuple[int, ...]:
     """One id or several, as a tuple.
 
@@ -252,8 +261,6 @@ def choose_temperature(do_sample: bool | None, temperature: float | None) -> flo
     Raises:
         RequestError: they contradict each other.
     """
-    if temperature is not None:
-        number("temperature", temperature)
     if do_sample is False and temperature not in (None, 0, 1):
         raise RequestError(f"do_sample is False, but temperature is {temperature}; leave one of them out.")
     if do_sample is True and temperature == 0:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -16,20 +17,13 @@ def whole(name: str, value: object) -> int:
     Raises:
         RequestError: it is not.
     """
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise RequestError(f"{name} is {value!r}; it must be a whole number.")
-    return int(value)
+    _require(name, value, Integral, "a whole number")
+    return cast(int, value)
 
 
-def number(name: str, value: object) -> float:
-    """The value, if it is a number.
-
-    Raises:
-        RequestError: it is not.
-    """
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise RequestError(f"{name} is {value!r}; it must be a number.")
-    return float(value)
+def _require(name: str, value: object, kind: type, allowed: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, kind):
+        raise RequestError(f"{name} is {value!r}; it must be {allowed}.")
 
 
 @dataclass(frozen=True)
@@ -47,7 +41,7 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         for name in ("temperature", "top_p", "min_p"):
-            number(name, getattr(self, name))
+            _require(name, getattr(self, name), Real, "a number")
         for name in ("top_k", "seed"):
             whole(name, getattr(self, name))
         if not 0 <= self.temperature < float("inf"):

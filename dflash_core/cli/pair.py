@@ -65,8 +65,9 @@ class Pair:
         return ids
 
 
-WHOLE = re.compile(r"-?[0-9]{1,18}")
-"""Text of a flag that is a number; what else it may be, the setting says."""
+def number_or_word(text: str | None) -> int | str | None:
+    """A flag that may be either; which words and numbers it may be, the setting says."""
+    return int(text) if text is not None and re.fullmatch(r"-?[0-9]{1,18}", text) else text
 
 
 def resolve_flags(flags: Mapping[str, Any], config: Path | None, demo_pair: bool) -> Resolved:
@@ -77,9 +78,8 @@ def resolve_flags(flags: Mapping[str, Any], config: Path | None, demo_pair: bool
     """
     flags = dict(flags)
     for name in ("verify_length", "tree_budget", "draft_vocab"):
-        value = flags.get(name)
-        if isinstance(value, str) and WHOLE.fullmatch(value):
-            flags[name] = int(value)
+        if name in flags:
+            flags[name] = number_or_word(flags[name])
     if demo_pair:
         for name in ("target", "draft"):
             if flags.get(name) is not None:

@@ -65,7 +65,7 @@ def train_command(
     """
     from dflash_core.checkpoint.base import DraftCheckpoint
     from dflash_core.checkpoint.save import save_checkpoint
-    from dflash_core.cli.pair import WHOLE
+    from dflash_core.cli.pair import number_or_word
     from dflash_core.loading import load_target
     from dflash_core.training.card import NAME, model_card
     from dflash_core.training.data.store import read_header, write_whole
@@ -82,7 +82,7 @@ def train_command(
         gamma=gamma,
         weighting=weighting,  # type: ignore[arg-type]
         noise=noise,
-        draft_vocab=int(draft_vocab) if draft_vocab and WHOLE.fullmatch(draft_vocab) else draft_vocab,
+        draft_vocab=number_or_word(draft_vocab),
         start=start,
         dtype=dtype,
         seed=seed,

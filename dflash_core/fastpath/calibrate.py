@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dflash_core.fastpath.choice import ROWS, Cost, choose
-from dflash_core.fastpath.table import LayoutTable, Shape
+from dflash_core.fastpath.table import LayoutTable, Shape, shape_of
 from dflash_kernels.few_row_linear import few_row_linear
 from dflash_kernels.few_row_linear.layouts import Layout, available
 
@@ -40,7 +40,7 @@ def calibrate_layouts(weights: Sequence[Tensor], narrow: Collection[Shape] = ())
         weights: float32 CPU weights [out, in], in the order in which a forward uses them.
         narrow: shapes whose weights the compiled layout will have in bfloat16.
     """
-    counts = Counter(map(_shape, weights))
+    counts = Counter(map(shape_of, weights))
     with torch.inference_mode():
         times = _time(beyond_cache(sample(weights)), narrow)
     costs = {shape: {layout: _cost(times, shape, layout) for layout in available()} for shape in counts}
@@ -69,16 +69,16 @@ def sample(weights: Sequence[Tensor]) -> list[Tensor]:
     seen: Counter[Shape] = Counter()
     chosen = []
     for weight in weights:
-        if seen[_shape(weight)] % step == 0:
+        if seen[shape_of(weight)] % step == 0:
             chosen.append(weight.detach())
-        seen[_shape(weight)] += 1
+        seen[shape_of(weight)] += 1
     return chosen
 
 
 def _time(weights: Sequence[Tensor], narrow: Collection[Shape]) -> Times:
     times: Times = {}
-    counts = Counter(map(_shape, weights))
-    halves = [weight.bfloat16() if _shape(weight) in narrow else weight for weight in weights]
+    counts = Counter(map(shape_of, weights))
+    halves = [weight.bfloat16() if shape_of(weight) in narrow else weight for weight in weights]
     started = perf_counter()
     for _ in range(PASSES):
         for rows in ROWS:
@@ -86,7 +86,7 @@ def _time(weights: Sequence[Tensor], narrow: Collection[Shape]) -> Times:
             for layout in available():
                 spent: dict[Shape, float] = dict.fromkeys(counts, 0.0)
                 for weight in halves if layout == "compiled" else weights:
-                    spent[_shape(weight)] += _seconds(inputs[weight.shape[1]], weight, layout)
+                    spent[shape_of(weight)] += _seconds(inputs[weight.shape[1]], weight, layout)
                 for shape, count in counts.items():
                     key = shape, layout, rows
                     times[key] = min(spent[shape] / count, times.get(key, float("inf")))
@@ -113,7 +113,3 @@ def _cost(times: Times, shape: Shape, layout: Layout) -> Cost:
         least = min(least, times[shape, layout, rows])
         cost[rows] = least
     return cost
-
-
-def _shape(weight: Tensor) -> Shape:
-    return weight.shape[0], weight.shape[1]

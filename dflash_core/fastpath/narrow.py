@@ -3,12 +3,12 @@
 Most checkpoints are published in bfloat16, so that a model in float32 carries 16 bits of zeros a weight.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from dflash_core.fastpath.table import Shape
+from dflash_core.fastpath.table import Shape, shape_of
 from dflash_kernels.few_row_linear.layouts import available
 
 MOST_BYTES = 512 * 2**20
@@ -18,17 +18,16 @@ GLANCE = 4096
 """Weights of a matrix that are looked at first: they tell nearly always."""
 
 
-def narrow_shapes(weights: Iterable[Tensor]) -> frozenset[Shape]:
+def narrow_shapes(weights: Sequence[Tensor]) -> frozenset[Shape]:
     """Shapes [out, in] all of whose float32 weights bfloat16 holds exactly."""
-    if "compiled" not in available():
+    nbytes = 2 * sum(weight.numel() for weight in weights)
+    if nbytes > MOST_BYTES or "compiled" not in available():
         return frozenset()
     fits: dict[Shape, bool] = {}
-    nbytes = 0
     for weight in weights:
-        shape = weight.shape[0], weight.shape[1]
+        shape = shape_of(weight)
         fits[shape] = fits.get(shape, True) and exact(weight)
-        nbytes += 2 * weight.numel()
-    return frozenset(shape for shape, fit in fits.items() if fit) if nbytes <= MOST_BYTES else frozenset()
+    return frozenset(shape for shape, fit in fits.items() if fit)
 
 
 def exact(weight: Tensor) -> bool:

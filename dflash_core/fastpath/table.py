@@ -4,10 +4,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+
 from dflash_kernels.few_row_linear.layouts import LAYOUTS, Layout
 
 Shape = tuple[int, int]
 """[out, in] of a weight."""
+
+
+def shape_of(weight: Tensor) -> Shape:
+    """Of a weight."""
+    return weight.shape[0], weight.shape[1]
 
 
 @dataclass(frozen=True)

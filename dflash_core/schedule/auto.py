@@ -68,7 +68,7 @@ class AutoSchedule:
             lengths,
             reasons,
             short=[length is None for length in asked],
-            trees=[drafts if drafts > 1 else None] * len(requests),
+            trees=[drafts if length is None and drafts > 1 else None for length in asked],
         )
 
     def observe(
@@ -78,11 +78,9 @@ class AutoSchedule:
         accepted: Sequence[Sequence[int]],
         seconds: PhaseSeconds,
     ) -> None:
-        drafted = plan.drafts
-        pairs = list(zip(plan.verify_lengths, plan.tree_budgets, strict=True))
-        verified = [length - 1 if budget is None else budget for length, budget in pairs]
+        verified = plan.verified
         # The first draft of a request also takes in its prompt, which says nothing about the next ones.
-        steady = drafted and not self._any_new(requests, plan)
+        steady = plan.drafts and not self._any_new(requests, plan)
         self._cost.observe(
             len(requests) * (1 + max(verified)),
             seconds.verify,

@@ -46,6 +46,14 @@ class CyclePlan:
     reasons: tuple[str | None, ...]
 
     @property
+    def verified(self) -> tuple[int, ...]:
+        """Nodes verified besides the anchor."""
+        return tuple(
+            length - 1 if budget is None else budget
+            for length, budget in zip(self.verify_lengths, self.tree_budgets, strict=True)
+        )
+
+    @property
     def drafts(self) -> bool:
         return any(size > 1 for size in self.block_sizes)
 

@@ -87,6 +87,11 @@ class Trainer:
         begin, saved = perf_counter() - done.seconds, perf_counter()
         losses = [*done.pending]
         step, tokens = done.step, done.tokens
+
+        def reached() -> Progress:
+            seconds = perf_counter() - begin
+            return replace(done, step=step, tokens=tokens, seconds=seconds, pending=tuple(losses))
+
         for batch in self._batches(step):
             if step >= self._options.steps or not keep_going():
                 break
@@ -102,11 +107,9 @@ class Trainer:
                 log(self._folder, done)
                 on_progress(done)
             if perf_counter() - saved > save_every:
-                seconds = perf_counter() - begin
-                self._save(replace(done, step=step, tokens=tokens, seconds=seconds, pending=tuple(losses)))
+                self._save(reached())
                 saved = perf_counter()
-        seconds = perf_counter() - begin
-        done = replace(done, step=step, tokens=tokens, seconds=seconds, pending=tuple(losses))
+        done = reached()
         self._save(done)
         return done
 

@@ -22,6 +22,9 @@ from dflash_kernels.folders import cache_root
 FLAGS = ("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC")
 SECONDS = 60
 
+ONE_THREAD = 2**16
+"""Elements up to which a routine of one thread is fast enough."""
+
 
 @cache
 def library(source: Path) -> Any:

@@ -151,6 +151,8 @@ def test_a_tree_is_chosen_only_where_the_length_is_left_open_too():
     assert plan.tree_budgets == (None, None)
     assert plan.verify_lengths == (5, 8)
     assert FixedSchedule().plan([view(tree="auto")]).tree_budgets == (None,)
+    beside = [view(length=5, tree="auto"), view(1, tree="auto")]
+    assert schedule.plan(beside).tree_budgets == (None, 7)
 
 
 def test_says_why_it_decodes_plainly():

@@ -33,14 +33,10 @@ def counts(plan: CyclePlan, accepted: Sequence[int]) -> dict[str, int]:
     Args:
         accepted: drafts accepted, one number a request.
     """
-    verified = [
-        length - 1 if budget is None else budget
-        for length, budget in zip(plan.verify_lengths, plan.tree_budgets, strict=True)
-    ]
     return {
         "cycles": 1,
         "drafted_tokens": sum(size - 1 for size in plan.block_sizes),
-        "verified_nodes": sum(verified),
+        "verified_nodes": sum(plan.verified),
         "accepted_tokens": sum(accepted),
         "plain_tokens": sum(size == 1 for size in plan.block_sizes),
     }

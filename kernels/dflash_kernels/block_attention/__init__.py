@@ -29,8 +29,7 @@ def block_attention(
     impl: Impl = "auto",
 ) -> Tensor:
     """Ragged attention over pool slots and the block; see `reference.block_attention`."""
-    reach = slots.shape[1] + k.shape[1]
-    if impl == "auto" and fused.fits(q, k_pool, lengths, block_lengths, reach, window, causal, sinks):
+    if impl == "auto" and fused.fits(q, k_pool, slots, k, lengths, block_lengths, window, causal, sinks):
         return fused.block_attention(q, k_pool, v_pool, slots, k, v, scale)
     return choose("block_attention", impl, q, _IMPLEMENTATIONS)(
         q,

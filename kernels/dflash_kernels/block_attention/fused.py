@@ -1,34 +1,36 @@
-"""`block_attention` by torch's fused routine, where everything is visible to everybody."""
+"""`block_attention` by torch's fused routine, for a single row whose queries see everything."""
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dflash_kernels.block_attention.reference import all_visible, gather
+
 
 def fits(
     q: Tensor,
     k_pool: Tensor,
+    slots: Tensor,
+    k: Tensor,
     lengths: Tensor | None,
     block_lengths: Tensor | None,
-    reach: int,
     window: int | None,
     causal: bool,
     sinks: Tensor | None,
 ) -> bool:
-    """Whether the shapes alone say that no key is hidden, and float32 is what there is anyway.
+    """Whether there is one row of which no key is hidden, and float32 is what there is anyway.
 
-    Args:
-        reach: keys a query, context and block.
+    Several rows are left to the reference, so that a row's result does not depend on whether those beside it
+    are as long.
     """
+    keys = slots.shape[1] + k.shape[1]
     return (
-        q.is_cpu
+        len(q) == 1
+        and q.is_cpu
         and q.dtype == torch.float32
         and k_pool.dtype == torch.float32
-        and lengths is None
-        and block_lengths is None
-        and (window is None or reach <= window)
-        and not causal
         and sinks is None
+        and all_visible(keys, lengths, block_lengths, window, causal)
     )
 
 
@@ -36,18 +38,10 @@ def block_attention(
     q: Tensor, k_pool: Tensor, v_pool: Tensor, slots: Tensor, k: Tensor, v: Tensor, scale: float
 ) -> Tensor:
     """See `reference.block_attention`: every query sees all T + S keys of its row."""
+    keys, values = (
+        torch.cat([gather(pool, slots), own], 1).transpose(1, 2) for pool, own in ((k_pool, k), (v_pool, v))
+    )
     out = F.scaled_dot_product_attention(
-        q.transpose(1, 2),
-        _beside(k_pool, slots, k),
-        _beside(v_pool, slots, v),
-        scale=scale,
-        enable_gqa=q.shape[2] != k.shape[2],
+        q.transpose(1, 2), keys, values, scale=scale, enable_gqa=q.shape[2] != k.shape[2]
     )
     return out.transpose(1, 2)
-
-
-def _beside(pool: Tensor, slots: Tensor, own: Tensor) -> Tensor:
-    """The pool's slots [B, T] and the block's own [B, S, Hkv, d] as [B, Hkv, T + S, d]."""
-    batch, context = slots.shape
-    taken = pool.index_select(0, slots.flatten()).view(batch, context, *pool.shape[1:])
-    return torch.cat([taken, own], 1).transpose(1, 2)

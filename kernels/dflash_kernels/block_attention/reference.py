@@ -45,9 +45,9 @@ def block_attention(
     """
     batch, queries, heads, size = q.shape
     context, block, kv_heads = slots.shape[1], k.shape[1], k.shape[2]
-    keys = torch.cat([_gather(k_pool, slots), k], 1).float()  # [B, T + S, Hkv, d]
+    keys = torch.cat([gather(k_pool, slots), k], 1).float()  # [B, T + S, Hkv, d]
     # a weight of 0 does not undo a NaN
-    values = torch.cat([_zeroed(_gather(v_pool, slots), lengths), _zeroed(v, block_lengths)], 1).float()
+    values = torch.cat([_zeroed(gather(v_pool, slots), lengths), _zeroed(v, block_lengths)], 1).float()
     visible = _visible(
         context, queries, block, starts, lengths, positions, block_lengths, window=window, causal=causal
     )
@@ -66,7 +66,7 @@ def block_attention(
     return out.reshape(batch, queries, heads, size).to(q.dtype)
 
 
-def _gather(pool: Tensor, slots: Tensor) -> Tensor:
+def gather(pool: Tensor, slots: Tensor) -> Tensor:
     """[num_slots, Hkv, d] at [B, T] -> [B, T, Hkv, d]."""
     return pool.index_select(0, slots.flatten()).view(*slots.shape, *pool.shape[1:])
 
@@ -77,6 +77,14 @@ def _zeroed(x: Tensor, lengths: Tensor | None) -> Tensor:
         return x
     past = torch.arange(x.shape[1], device=x.device) >= lengths[:, None]
     return x.masked_fill(past[:, :, None, None], 0.0)
+
+
+def all_visible(
+    keys: int, lengths: Tensor | None, block_lengths: Tensor | None, window: int | None, causal: bool
+) -> bool:
+    """Whether the shapes alone say that every query sees all of its row's `keys`, context and block."""
+    within = window is None or keys <= window
+    return lengths is None and block_lengths is None and within and not causal
 
 
 def _visible(
@@ -92,9 +100,7 @@ def _visible(
     causal: bool,
 ) -> Tensor | None:
     """[B, Q, T + S] bool, or `None` when the shapes alone say that everything is visible."""
-    if window is not None and context + block <= window:
-        window = None
-    if lengths is None and block_lengths is None and window is None and not causal:
+    if all_visible(context + block, lengths, block_lengths, window, causal):
         return None
     device = positions.device
     in_context = torch.arange(context, device=device)

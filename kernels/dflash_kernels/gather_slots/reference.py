@@ -15,7 +15,7 @@ def gather_slots(caches: Sequence[Tensor], starts: Tensor, source: Tensor) -> No
         heads, capacity, size = cache.shape[1:]
         if (heads, capacity) not in places:
             first = torch.arange(len(source) * heads, device=source.device).view(-1, heads, 1) * capacity
-            places[heads, capacity] = tuple((first + x[:, None]).flatten() for x in (to, taken))  # type: ignore[assignment]
+            places[heads, capacity] = (first + to[:, None]).flatten(), (first + taken[:, None]).flatten()
         into, out = places[heads, capacity]
         flat = cache.view(-1, size)
         flat.index_copy_(0, into, flat.index_select(0, out))  # a copy, so overlap does no harm

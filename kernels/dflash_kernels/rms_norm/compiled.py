@@ -10,9 +10,6 @@ from torch import Tensor
 
 from dflash_kernels import native
 
-MOST = 2**16
-"""Elements up to which one thread is fast enough."""
-
 
 def fits(x: Tensor, weight: Tensor) -> bool:
     """Whether the routine is there, made for these arguments, and nobody asks for gradients."""
@@ -20,7 +17,7 @@ def fits(x: Tensor, weight: Tensor) -> bool:
         native.plain_float(x)
         and native.plain_float(weight)
         and weight.shape == x.shape[-1:]
-        and x.numel() <= MOST
+        and x.numel() <= native.ONE_THREAD
         and routine() is not None
     )
 

@@ -10,9 +10,6 @@ from torch import Tensor
 
 from dflash_kernels import native
 
-MOST = 2**16
-"""Elements up to which one thread is fast enough."""
-
 
 def fits(x: Tensor, cos: Tensor, sin: Tensor) -> bool:
     """Whether the routine is there, made for these arguments, and nobody asks for gradients."""
@@ -23,7 +20,7 @@ def fits(x: Tensor, cos: Tensor, sin: Tensor) -> bool:
         and x.dim() >= 2
         and cos.shape == sin.shape == (*x.shape[:-2], x.shape[-1] // 2)
         and x.shape[-1] % 2 == 0
-        and x.numel() <= MOST
+        and x.numel() <= native.ONE_THREAD
         and routine() is not None
     )
 
