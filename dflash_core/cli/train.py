@@ -66,6 +66,7 @@ def train_command(
     from dflash_core.checkpoint.base import DraftCheckpoint
     from dflash_core.checkpoint.save import save_checkpoint
     from dflash_core.cli.pair import number_or_word
+    from dflash_core.drafter.options import as_token_ids
     from dflash_core.loading import load_target
     from dflash_core.training.card import NAME, model_card
     from dflash_core.training.data.store import read_header, write_whole
@@ -90,10 +91,13 @@ def train_command(
     output.note(f"Loading {target} ...")
     model = load_target(target, engine, dtype, fast="off", calibrate=False)
     spec = draft_spec(model, layers, block_size, _taps(taps), mask_token_id, convolutions)
-    # Before the hidden states, which may take hours.
+    # All that may be refused comes before the hidden states, which may take hours.
+    if options.draft_vocab is not None:
+        as_token_ids(options.draft_vocab, spec.vocab_size)
+    given = given_tensors(spec, options)
     begin(out, options, {"target": model.info.name, "taps": list(spec.taps), "layers": spec.num_layers})
     corpus = prepare(model, spec, data, features or out / "features")
-    draft = run(model, spec, corpus, options, out, save_every)
+    draft = run(model, spec, corpus, options, out, save_every, given)
     folder = save_checkpoint(
         DraftCheckpoint(spec, draft.tensors()),
         out / "draft",
@@ -104,6 +108,17 @@ def train_command(
     card = model_card(model.info.name, spec, corpus, read_header(data), options, read_log(out))
     write_whole(folder / NAME, card.encode())
     print(folder)
+
+
+def given_tensors(spec: DraftSpec, options: TrainOptions) -> dict[str, torch.Tensor] | None:
+    """Where training begins, unless that is the target's last layers, for which texts are needed."""
+    from dflash_core.training.start import draft_tensors, random_tensors
+
+    if options.start == "target":
+        return None
+    if options.start == "random":
+        return random_tensors(spec, options.seed)
+    return draft_tensors(spec, Path(options.start))
 
 
 def prepare(target: TargetModel, spec: DraftSpec, data: Path, folder: Path) -> Corpus:
@@ -126,7 +141,13 @@ def prepare(target: TargetModel, spec: DraftSpec, data: Path, folder: Path) -> C
 
 
 def run(
-    target: TargetModel, spec: DraftSpec, corpus: Corpus, options: TrainOptions, out: Path, save_every: float
+    target: TargetModel,
+    spec: DraftSpec,
+    corpus: Corpus,
+    options: TrainOptions,
+    out: Path,
+    save_every: float,
+    given: dict[str, torch.Tensor] | None,
 ) -> TrainableDraft:
     """Train, or go on; the draft as it is at the end or at Ctrl-C."""
     from itertools import pairwise
@@ -135,19 +156,15 @@ def run(
 
     from dflash_core.cli.interrupt import graceful
     from dflash_core.training.model import TrainableDraft
-    from dflash_core.training.start import draft_tensors, random_tensors, target_tensors
+    from dflash_core.training.start import target_tensors
     from dflash_core.training.trainer import Trainer
 
-    if options.start == "target":
+    if given is None:
         shard = corpus.shards[0]
         ends = shard.offsets[:9].tolist()
         samples = [shard.tokens[a:b].tolist() for a, b in pairwise(ends)]
-        tensors = target_tensors(spec, target, samples, options.seed)
-    elif options.start == "random":
-        tensors = random_tensors(spec, options.seed)
-    else:
-        tensors = draft_tensors(spec, Path(options.start))
-    model = TrainableDraft(spec, tensors)
+        given = target_tensors(spec, target, samples, options.seed)
+    model = TrainableDraft(spec, given)
     info = target.info
     embedding = target.embed(torch.arange(info.vocab_size, device=info.device)).detach()
     head = head_weight(target)

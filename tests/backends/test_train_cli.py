@@ -93,3 +93,19 @@ def test_a_run_that_is_killed_and_resumed_is_the_same_to_the_last_bit(tmp_path, 
         timeout=120,
     )
     assert inspected.returncode == 0, inspected.stdout + inspected.stderr
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--start", "/nowhere"), 'start is "/nowhere", which is no folder'),
+        (("--draft-vocab", "/nowhere.json"), "draft_vocab is the file /nowhere.json, which cannot be read"),
+        (("--draft-vocab", "100000"), "draft_vocab is 100000; it must be from 1 to"),
+    ],
+)
+def test_what_will_be_refused_is_refused_before_the_hidden_states(tmp_path, target, data, more, said):
+    process = start(target, data, tmp_path / "run", *more)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert said in errors
+    assert not (tmp_path / "run").exists()
