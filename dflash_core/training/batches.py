@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from dflash_core.training.features import Shard
+from dflash_core.training.likely import Likely
 
 BUCKET = 32
 """Batches among which sequences are sorted by length, so that little is padded."""
@@ -27,12 +28,15 @@ class Batch:
         anchors: [B, A] int64 positions, -1 for padding.
         anchor_tokens: [B, A] int64.
         labels: [B, A, S - 1] int64 token ids after each anchor; -1 where there is nothing to learn.
+        likely: [B, A, S - 1, K], what the target thought likely in the place of each label; `None` when the
+            shards do not say.
     """
 
     taps: Tensor
     anchors: Tensor
     anchor_tokens: Tensor
     labels: Tensor
+    likely: Likely | None = None
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,10 @@ def collate(corpus: Corpus, chosen: Sequence[tuple[int, int]], anchors: int, slo
     starts = torch.zeros(len(chosen), anchors, dtype=torch.int64)
     labels = torch.full((len(chosen), anchors, slots - 1), -1)
     steps = torch.arange(1, slots)
+    likely = None
+    if first.likely is not None:
+        shape = (*labels.shape, first.likely.ids.shape[-1])
+        likely = Likely(torch.full(shape, -1, dtype=torch.int32), torch.zeros(shape, dtype=torch.float16))
     for row, (shard, index) in enumerate(chosen):
         part = corpus.shards[shard]
         begin, end = int(part.offsets[index]), int(part.offsets[index + 1])
@@ -101,4 +109,8 @@ def collate(corpus: Corpus, chosen: Sequence[tuple[int, int]], anchors: int, slo
         inside = ahead < len(tokens)
         ahead = ahead.clamp(max=len(tokens) - 1)
         labels[row, : len(picked)] = torch.where(inside & loss[ahead], tokens[ahead], -1)
-    return Batch(taps, places, starts, labels)
+        if likely is not None and part.likely is not None:
+            # What stands in a place was chosen after the token before it.
+            found = part.likely[begin:end][ahead - 1]
+            likely.ids[row, : len(picked)], likely.probs[row, : len(picked)] = found.ids, found.probs
+    return Batch(taps, places, starts, labels, likely)

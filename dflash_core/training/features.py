@@ -1,7 +1,6 @@
 """The target's hidden states of the training sequences: on disk in 16 bit, read through memory maps."""
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -13,9 +12,12 @@ from torch import Tensor
 
 from dflash_core.errors import DFlashError
 from dflash_core.target import TargetModel
-from dflash_core.training.data.store import shards, write_whole
+from dflash_core.training.beside import OnProgress, check_size, compute_beside, path_beside, positions
+from dflash_core.training.data.store import shards
+from dflash_core.training.likely import Likely, read_likely
 
 BYTES = 2
+ENDING = "bf16"
 
 
 @dataclass(frozen=True)
@@ -25,12 +27,15 @@ class Shard:
     Attributes:
         tokens, loss: [total] int32 and bool. offsets: [n + 1] int64.
         features: [total, P * D] bfloat16, mapped from disk.
+        likely: [total, K], what the target thought likely after each token, mapped from disk; `None` when it
+            was not asked for.
     """
 
     tokens: Tensor
     loss: Tensor
     offsets: Tensor
     features: Tensor
+    likely: Likely | None = None
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -42,7 +47,7 @@ def size_of(data: Path, width: int) -> int:
     Args:
         width: P * D of the target.
     """
-    return sum(int(load_file(shard)["offsets"][-1]) for shard in shards(data)) * width * BYTES
+    return positions(data) * width * BYTES
 
 
 def compute_features(
@@ -50,7 +55,7 @@ def compute_features(
     taps: Sequence[int],
     data: Path,
     folder: Path,
-    on_progress: Callable[[int, int], None] = lambda done, total: None,
+    on_progress: OnProgress = lambda done, total: None,
 ) -> None:
     """Compute the features of the shards that have none yet; each appears complete or not at all.
 
@@ -67,11 +72,8 @@ def compute_features(
         "dtype": str(target.info.dtype),
         "taps": list(taps),
     }
-    _claim(folder, header)
-    todo = [shard for shard in shards(data) if not _path(folder, shard).exists()]
-    loaded = {shard: load_file(shard) for shard in todo}
-    total, done = sum(len(one["offsets"]) - 1 for one in loaded.values()), 0
-    for shard, content in loaded.items():
+
+    def hidden_states(content: Mapping[str, Tensor], one_more: Callable[[], None]) -> bytes:
         ends = content["offsets"].tolist()
         found = torch.empty(ends[-1], len(taps) * target.info.hidden_size, dtype=torch.bfloat16)
         for start, end in pairwise(ends):
@@ -82,47 +84,33 @@ def compute_features(
                     f"{target.info.name} gives no hidden states, so nothing can be learnt from it."
                 )
             found[start:end] = hidden[0]
-            done += 1
-            on_progress(done, total)
-        try:
-            write_whole(_path(folder, shard), found.view(torch.uint8).numpy().tobytes())
-        except OSError as error:
-            raise DFlashError(
-                f"{folder} cannot be written: {error}. What is there already stays good."
-            ) from None
+            one_more()
+        return found.view(torch.uint8).numpy().tobytes()
+
+    compute_beside(data, folder, "features", ENDING, header, hidden_states, on_progress)
 
 
-def read_shards(data: Path, folder: Path, width: int) -> list[Shard]:
+def read_shards(data: Path, folder: Path, width: int, with_likely: bool = False) -> list[Shard]:
     """All shards that have features, mapped into memory.
+
+    Args:
+        with_likely: read what the target thought likely as well, and leave out shards that lack it.
 
     Raises:
         DFlashError: a file does not fit its shard.
     """
     found = []
     for shard in shards(data):
-        path = _path(folder, shard)
+        path = path_beside(folder, shard, ENDING)
         if not path.exists():
             continue
         content = load_file(shard)
         total = int(content["offsets"][-1])
-        if path.stat().st_size != total * width * BYTES:
-            raise DFlashError(f"{path} does not fit {shard}; delete it to have it computed again.")
+        check_size(path, shard, total * width * BYTES)
         mapped = np.memmap(path, dtype=np.int16, mode="c", shape=(total, width))
         features = torch.from_numpy(mapped).view(torch.bfloat16)
-        found.append(Shard(content["tokens"], content["loss"].bool(), content["offsets"], features))
+        likely = read_likely(folder, shard, total) if with_likely else None
+        if with_likely and likely is None:
+            continue
+        found.append(Shard(content["tokens"], content["loss"].bool(), content["offsets"], features, likely))
     return found
-
-
-def _path(folder: Path, shard: Path) -> Path:
-    return folder / f"{shard.stem}.bf16"
-
-
-def _claim(folder: Path, header: dict[str, object]) -> None:
-    path = folder / "features.json"
-    if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps(header).encode())
-    elif json.loads(path.read_text()) != header:
-        raise DFlashError(
-            f"{path} was made of {path.read_text()}, not of {json.dumps(header)}; use another folder."
-        )

@@ -1,0 +1,83 @@
+"""Files that are computed once for every shard of answers, each there complete or not at all."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from safetensors.torch import load_file
+from torch import Tensor
+
+from dflash_core.errors import DFlashError
+from dflash_core.training.data.store import shards, write_whole
+
+Work = Callable[[Mapping[str, Tensor], Callable[[], None]], bytes]
+"""What a shard's tensors become; to be told after every sequence."""
+
+OnProgress = Callable[[int, int], None]
+"""Given how many sequences are done, and how many there are in all."""
+
+
+def compute_beside(
+    data: Path,
+    folder: Path,
+    name: str,
+    ending: str,
+    header: Mapping[str, object],
+    work: Work,
+    on_progress: OnProgress = lambda done, total: None,
+) -> None:
+    """Compute the files of the shards that have none yet.
+
+    Args:
+        data: a store of answers, which may have grown since.
+        folder: where they go.
+        name, ending: of this kind of files; `name`.json says what they are made of.
+        header: what that is.
+
+    Raises:
+        DFlashError: the files in the folder were made of something else, or the disk is full.
+    """
+    _claim(folder / f"{name}.json", header)
+    todo = [shard for shard in shards(data) if not path_beside(folder, shard, ending).exists()]
+    loaded = {shard: load_file(shard) for shard in todo}
+    total, done = sum(len(one["offsets"]) - 1 for one in loaded.values()), 0
+
+    def one_more() -> None:
+        nonlocal done
+        done += 1
+        on_progress(done, total)
+
+    for shard, content in loaded.items():
+        found = work(content, one_more)
+        try:
+            write_whole(path_beside(folder, shard, ending), found)
+        except OSError as error:
+            raise DFlashError(
+                f"{folder} cannot be written: {error}. What is there already stays good."
+            ) from None
+
+
+def path_beside(folder: Path, shard: Path, ending: str) -> Path:
+    """Where the file of a shard is."""
+    return folder / f"{shard.stem}.{ending}"
+
+
+def check_size(path: Path, shard: Path, size: int) -> None:
+    """Raises DFlashError for a file that is not as long as its shard asks for."""
+    if path.stat().st_size != size:
+        raise DFlashError(f"{path} does not fit {shard}; delete it to have it computed again.")
+
+
+def positions(data: Path) -> int:
+    """Tokens of all sequences of a store."""
+    return sum(int(load_file(shard)["offsets"][-1]) for shard in shards(data))
+
+
+def _claim(path: Path, header: Mapping[str, object]) -> None:
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps(header).encode())
+    elif json.loads(path.read_text()) != header:
+        raise DFlashError(
+            f"{path} was made of {path.read_text()}, not of {json.dumps(header)}; use another folder."
+        )
