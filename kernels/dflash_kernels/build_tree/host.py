@@ -27,14 +27,21 @@ class Node(NamedTuple):
 
 
 def build_tree(
-    anchors: Tensor, log_probs: Tensor, ids: Tensor, budgets: Tensor, max_budget: int
+    anchors: Tensor,
+    log_probs: Tensor,
+    ids: Tensor,
+    budgets: Tensor,
+    max_budget: int,
+    choice: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """DDTree's own algorithm: a heap of the paths that might come next, request by request."""
     width = max_budget + 1
+    after = log_probs.float() if choice is not None else log_probs.float()[:, :, None]
+    goes = [None] * len(anchors) if choice is None else choice.tolist()
     rows = [
-        _row(anchor, sorted(_best(scores, tokens, budget), key=_breadth_first), width)
-        for anchor, scores, tokens, budget in zip(
-            anchors.tolist(), log_probs.float().tolist(), ids.tolist(), budgets.tolist(), strict=True
+        _row(anchor, sorted(_best(scores, to, tokens, budget), key=_breadth_first), width)
+        for anchor, scores, to, tokens, budget in zip(
+            anchors.tolist(), after.tolist(), goes, ids.tolist(), budgets.tolist(), strict=True
         )
     ]
     tokens, parents, depths, seen, counts, own, ranks = zip(*rows, strict=True)
@@ -49,27 +56,45 @@ def build_tree(
     )
 
 
-def _best(log_probs: list[list[float]], ids: list[list[int]], budget: int) -> list[Node]:
-    """The best paths in order: a path's followers are its next sibling and its first child."""
+def _best(
+    log_probs: list[list[list[float]]],
+    choice: list[list[list[int]]] | None,
+    ids: list[list[int]],
+    budget: int,
+) -> list[Node]:
+    """The best paths in order: a path's followers are its next sibling and its first child.
+
+    Args:
+        log_probs: [D, C, K]; C is 1 where the depths are independent.
+        choice: [D, C, K]; `None` where the depths are independent.
+        ids: [D, C], [D, K] where the depths are independent.
+    """
     nodes: list[Node] = []
     heap: list[tuple[float, int, int, int, Path]] = []
     place: dict[Path, int] = {(): 0}  # within its depth, as the paths came
     placed = [1] + [0] * len(log_probs)
     score_of: dict[Path, float] = {(): 0.0}
+    row_of: dict[Path, int] = {(): 0}  # of the log-probabilities that come after the path
 
     def offer(path: Path) -> None:
-        depth, rank = len(path), path[-1]
-        if depth <= len(log_probs) and rank < len(log_probs[depth - 1]):
-            score = _rounded(score_of[path[:-1]] + log_probs[depth - 1][rank])
+        depth, rank, parent = len(path), path[-1], path[:-1]
+        if depth > len(log_probs):
+            return
+        scores = log_probs[depth - 1][row_of[parent]]
+        if rank < len(scores):
+            score = _rounded(score_of[parent] + scores[rank])
             if score > -inf:
-                heappush(heap, (-score, depth, place[path[:-1]], rank, path))
+                heappush(heap, (-score, depth, place[parent], rank, path))
 
     offer((0,))
     while heap and len(nodes) < budget:
         score, depth, _, rank, path = heappop(heap)
+        row = row_of[path[:-1]]
+        candidate = rank if choice is None else choice[depth - 1][row][rank]
+        row_of[path] = 0 if choice is None else candidate
         score_of[path], place[path] = -score, placed[depth]
         placed[depth] += 1
-        nodes.append(Node(path, ids[depth - 1][rank], log_probs[depth - 1][rank], len(nodes) + 1))
+        nodes.append(Node(path, ids[depth - 1][candidate], log_probs[depth - 1][row][rank], len(nodes) + 1))
         offer((*path[:-1], rank + 1))
         offer((*path, 0))
     return nodes
