@@ -3,7 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-ProposalHead = Literal["independent", "selector"]
+ProposalHead = Literal["independent", "selector", "markov"]
+MarkovKind = Literal["vanilla"]
+"""DSpark's Markov heads; its gated and recurrent ones are not understood yet."""
 ConfidenceFeature = Literal["slot", "log_prob"]
 """What a confidence head may know of a slot beside its hidden state: which slot it is (one-hot), and the
 draft's log-probability of its token."""
@@ -53,6 +55,14 @@ class SelectorSpec:
 
 
 @dataclass(frozen=True)
+class MarkovSpec:
+    """DSpark's Markov head: what the token before adds to a logit, as a product of two tables [V, rank]."""
+
+    rank: int
+    kind: MarkovKind = "vanilla"
+
+
+@dataclass(frozen=True)
 class ConfidenceSpec:
     """A two-layer MLP that says how likely a slot's draft is accepted, given that all before it were.
 
@@ -77,8 +87,9 @@ class DraftSpec:
     """A block drafter, independent of how its checkpoint was written.
 
     `taps` are 0-based indices of the target blocks whose output is read, in the order of `fc`'s columns.
-    `block_size` counts the anchor. `d2t` maps a reduced draft vocabulary to target ids and lives with the
-    tensors (`draft_vocab_size < vocab_size` says that it is there).
+    `block_size` counts the anchor and the drafts after it, whether or not the anchor's slot predicts. `d2t`
+    maps a reduced draft vocabulary to target ids and lives with the tensors (`draft_vocab_size < vocab_size`
+    says that it is there).
     """
 
     dialect: str
@@ -107,6 +118,7 @@ class DraftSpec:
     final_logit_softcapping: float | None = None
     conv: ConvSpec | None = None
     selector: SelectorSpec | None = None
+    markov: MarkovSpec | None = None
     confidence: ConfidenceSpec | None = None
     protocol: ProtocolSpec | None = None
     draft_vocab_size: int | None = None
@@ -114,6 +126,8 @@ class DraftSpec:
     owns_embedding: bool = False
     owns_head: bool = False
     anchor_predicts: bool = False
+    """Whether a slot predicts the token after its own, as in DSpark: the network then runs over one slot less
+    than a block has, since the last draft needs no slot."""
     target_name: str | None = None
     dtype: str = "bfloat16"
     extra: dict[str, object] = field(default_factory=dict)
@@ -130,4 +144,11 @@ class DraftSpec:
 
     @property
     def head(self) -> ProposalHead:
-        return "selector" if self.selector is not None else "independent"
+        if self.selector is not None:
+            return "selector"
+        return "independent" if self.markov is None else "markov"
+
+    @property
+    def network_slots(self) -> int:
+        """Slots that the network runs over for a whole block."""
+        return self.block_size - self.anchor_predicts

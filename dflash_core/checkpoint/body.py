@@ -50,12 +50,13 @@ class Body(TypedDict):
     dtype: str
 
 
-def read_body(keys: Keys, *, second: bool, block_size: int) -> Body:
+def read_body(keys: Keys, *, second: bool, block_size: int, anchor_predicts: bool = False) -> Body:
     """Read and check them.
 
     Args:
         second: whether this is a DFlash2 draft.
         block_size: the layout's own default.
+        anchor_predicts: whether the layout's blocks leave out a slot, see `dspark`.
     """
     keys.locked(LOCKED)
     width = keys.integer("hidden_size", 1, WIDEST)
@@ -63,7 +64,8 @@ def read_body(keys: Keys, *, second: bool, block_size: int) -> Body:
     vocab = keys.integer("vocab_size", 1, MOST_TOKENS)
     positions = keys.maybe_integer("max_position_embeddings", 1, LONGEST) or 32768
     rope = read_rope(keys, positions)
-    block = keys.maybe_integer("block_size", 2, LONGEST_BLOCK) or block_size
+    slots = keys.maybe_integer("block_size", 1 if anchor_predicts else 2, LONGEST_BLOCK) or block_size
+    block = slots + anchor_predicts
     return Body(
         hidden_size=width,
         intermediate_size=keys.integer("intermediate_size", 1, WIDEST),

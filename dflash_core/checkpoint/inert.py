@@ -65,13 +65,10 @@ LOCKED: dict[str, tuple[tuple[object, ...], str]] = {
     "is_neox_style": ((True,), "interleaved rotary embeddings"),
     "logit_scale": ((1, 1.0), "a scale on the logits"),
     "mlp_bias": ((False,), "biases in the MLP"),
-    "model_type": (("qwen3",), "another body than Qwen3's"),
+    "model_type": (("qwen3", "dspark"), "another body than Qwen3's"),
     "partial_rotary_factor": ((1, 1.0), "rotating a part of each head"),
-    "projector_type": (("dflash",), "another draft head"),
     "quantization_config": ((), "quantised weights"),
     "rope_is_neox_style": ((True,), "interleaved rotary embeddings"),
-    "sample_from_anchor": ((False,), "an anchor slot that predicts too, as in DSpark"),
-    "shift_label": ((False,), "slots that predict the next position, as in Domino"),
     "use_aux_hidden_state": ((True,), "a draft that reads no target layers"),
 }
 """Key -> the values at which it is understood, and what any other would mean."""

@@ -1,5 +1,5 @@
-"""The layout that z-lab and SpecForge share: a Qwen3 config with a `dflash_config`, tensors of the body only;
-embedding and head are the target's.
+"""The layout that z-lab and SpecForge share: a Qwen3 config with a `dflash_config`, tensors of the body and
+of DSpark's heads; embedding and head are the target's.
 
 Every key is looked up in `dflash_config` first and then at the top level, as z-lab's own code does; where the
 two differ, that is an error. Causality is `is_causal`, then `causal`, then the layer's type.
@@ -30,6 +30,8 @@ from dflash_core.checkpoint.confidence import (
     write_confidence,
     write_protocol,
 )
+from dflash_core.checkpoint.dspark import ARCHITECTURE as DSPARK
+from dflash_core.checkpoint.dspark import KINDS, Heads, read_heads, write_heads
 from dflash_core.checkpoint.inert import INERT
 from dflash_core.checkpoint.keys import Keys, Source, show
 from dflash_core.checkpoint.layers import read_layers, write_layers
@@ -40,15 +42,16 @@ FIRST = "DFlashDraftModel"
 SECTION = "dflash_config"
 BLOCK_SIZE = 16
 """The default of both where a config has none."""
-SPECFORGE_MODULE = "modeling_dflash."
+SPECFORGE_MODULES = {FIRST: "modeling_dflash.", SECOND: "modeling_dflash.", DSPARK: "dspark."}
+"""Where SpecForge keeps its models."""
 SPECFORGE_MARKS = ("projector_type", "attention_mode", "attention_modes")
 
 
 def is_native(config: Mapping[str, Any]) -> bool:
-    """Whether a config describes a plain DFlash or DFlash2 draft with the body at the top level."""
+    """Whether a config describes a DFlash, DFlash2 or DSpark draft with the body at the top level."""
     names = config.get("architectures")
     nested = "speculators_model_type" in config or "transformer_layer_config" in config
-    return names in ([FIRST], [SECOND]) and not nested
+    return names in ([FIRST], [SECOND], [DSPARK]) and not nested
 
 
 def is_specforge(config: Mapping[str, Any]) -> bool:
@@ -57,7 +60,7 @@ def is_specforge(config: Mapping[str, Any]) -> bool:
     section = config.get(SECTION)
     model = modules.get("AutoModel") if isinstance(modules, Mapping) else None
     marked = [config, section] if isinstance(section, Mapping) else [config]
-    return (isinstance(model, str) and model.startswith(SPECFORGE_MODULE)) or any(
+    return (isinstance(model, str) and model.startswith(tuple(SPECFORGE_MODULES.values()))) or any(
         one.get(mark) is not None for one in marked for mark in SPECFORGE_MARKS
     )
 
@@ -69,8 +72,15 @@ def read_native(config: Mapping[str, Any], where: str, dialect: str) -> DraftSpe
     if section is not None and not isinstance(section, Mapping):
         raise CheckpointError(f"{where}: {SECTION} is {show(section)}; it must be an object.")
     keys = Keys(where, [Source(f"{SECTION}.", section or {}), top])
-    second = architecture(keys, (FIRST, SECOND)) == SECOND
-    body = read_body(keys, second=second, block_size=BLOCK_SIZE)
+    name = architecture(keys, (FIRST, SECOND, DSPARK))
+    if name == SECOND:
+        keys.locked(KINDS)
+        heads = Heads(anchor_predicts=False, markov=None)
+    else:
+        heads = read_heads(keys, named=name == DSPARK)
+    body = read_body(
+        keys, second=name == SECOND, block_size=BLOCK_SIZE, anchor_predicts=heads.anchor_predicts
+    )
     require_borrowable(keys, body["hidden_size"], body["vocab_size"])
     count = read_count(keys)
     causal, fallback = keys.maybe_flag("is_causal"), keys.maybe_flag("causal")
@@ -83,6 +93,8 @@ def read_native(config: Mapping[str, Any], where: str, dialect: str) -> DraftSpe
         dialect=dialect,
         layers=layers,
         taps=taps,
+        markov=heads.markov,
+        anchor_predicts=heads.anchor_predicts,
         confidence=confidence,
         protocol=protocol,
         extra=extra,
@@ -104,16 +116,26 @@ def write_native(spec: DraftSpec, **more: Any) -> dict[str, Any]:
         )
     if spec.confidence is not None:
         more[CONFIDENCE_SECTION] = write_confidence(spec.confidence)
+    heads = {} if spec.conv is not None else write_heads(spec)
     return {
         **write_body(spec),
         **write_layers(spec.layers),
         **write_protocol(spec.protocol),
         **kept(spec.extra, INERT),
-        "architectures": [SECOND if spec.conv is not None else FIRST],
+        "architectures": [named(spec)],
         "dtype": spec.dtype,
-        "block_size": spec.block_size,
-        SECTION: {**write_draft(spec), "target_layer_ids": list(spec.taps), **more},
+        "block_size": spec.network_slots,
+        SECTION: {**write_draft(spec), **heads, "target_layer_ids": list(spec.taps), **more},
     }
+
+
+def named(spec: DraftSpec) -> str:
+    """The architecture that a draft is written as. A Markov head alone leaves it a first DFlash, for programs
+    that know no such head: they draft a little worse without it. Where the anchor's slot predicts, they would
+    take every slot for its neighbour."""
+    if spec.conv is not None:
+        return SECOND
+    return DSPARK if spec.anchor_predicts else FIRST
 
 
 def _taps(keys: Keys, count: int, num_target_layers: int | None) -> tuple[int, ...]:

@@ -10,13 +10,12 @@ from dflash_core.checkpoint.keys import show
 YET = "not understood yet"
 
 ARCHITECTURES = (
-    ("DSparkDraftModel", "a DSpark draft of SpecForge (Markov and confidence heads)"),
     (
         "Qwen3DSparkModel",
         "a DSpark draft of DeepSpec (its block counts drafts only, its anchor slot predicts)",
     ),
     ("Gemma4DSparkModel", "a DSpark draft of DeepSpec"),
-    ("DSpark", "a DSpark draft"),
+    ("DSpark", "a DSpark draft of another body than Qwen3's"),
     ("DflashDraftModel", "a draft in the open speculator format"),
     ("Domino", "a Domino draft of SpecForge (prefix GRU head)"),
     ("Muse", "a Muse assistant"),
@@ -31,15 +30,12 @@ KEYS = (
     ("dspark_block_size", "a DeepSeek-V4 target with a DSpark draft inside"),
     ("kv_native_architecture", "a draft that reads the target's keys and values"),
 )
-PROJECTORS = {
-    "domino": "a Domino draft of SpecForge (prefix GRU head)",
-    "dspark": "a DSpark draft of SpecForge",
-}
+PROJECTORS = {"domino": "a Domino draft of SpecForge (prefix GRU head)"}
 
 FILES = {"mask_embedding.pt": "a MiMo draft, whose mask embedding lies in a pickle of its own"}
 
 TENSORS = (
-    ("markov_head.", "the Markov head of a DSpark draft"),
+    ("markov_head.", "of a Markov head that the config does not describe"),
     ("confidence_head.", "of a confidence head that the config does not describe"),
     ("prefix_gru.", "the GRU of a Domino draft"),
     ("embed_proj.", "the projection of a Domino draft"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dflash_core.checkpoint.base import EMBEDDING, HEAD
 from dflash_core.checkpoint.confidence import CONFIDENCE_PREFIX, confidence_shapes
+from dflash_core.checkpoint.dspark import markov_shapes
 from dflash_core.spec import DraftSpec
 
 Shape = tuple[int, ...]
@@ -18,6 +19,7 @@ PARTS = (
     ("embedding", (EMBEDDING,)),
     ("head", (HEAD, D2T, T2D)),
     ("selector", ("candidate_selector.",)),
+    ("Markov head", ("markov_head.",)),
     ("fc", ("fc.",)),
     ("attention", (".self_attn.",)),
     ("mlp", (".mlp.",)),
@@ -46,6 +48,8 @@ def body_shapes(spec: DraftSpec) -> dict[str, Shape]:
         shapes["candidate_selector.hidden_projection.weight"] = (spec.selector.rank, width)
         for codebook in ("predecessor_codebook", "successor_codebook"):
             shapes[f"candidate_selector.{codebook}"] = (spec.vocab_size, spec.selector.rank)
+    if spec.markov is not None:
+        shapes |= markov_shapes(spec, spec.markov)
     if spec.confidence is not None:
         shapes |= confidence_shapes(spec, spec.confidence)
     return shapes

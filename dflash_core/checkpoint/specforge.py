@@ -1,6 +1,6 @@
 """SpecForge's layout: z-lab's with `block_size` at the top level, told apart by the marks of its trainer.
 
-Its Domino and DSpark drafts share the layout but not the meaning; see `refused`.
+Its Domino drafts share the layout but not the meaning; see `refused`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dflash_core.checkpoint.native import SPECFORGE_MODULE, is_native, is_specforge, read_native, write_native
+from dflash_core.checkpoint.dspark import PROJECTOR
+from dflash_core.checkpoint.native import (
+    SPECFORGE_MODULES,
+    is_native,
+    is_specforge,
+    named,
+    read_native,
+    write_native,
+)
 from dflash_core.checkpoint.refused import projector
 from dflash_core.checkpoint.zlab import ZLab
 from dflash_core.errors import CheckpointError
@@ -26,11 +34,23 @@ class SpecForge(ZLab):
     def read(self, config: Mapping[str, Any], where: str) -> DraftSpec:
         if (reason := projector(config)) is not None:
             raise CheckpointError(f"{where}: {reason}")
-        return read_native(config, where, self.name)
+        spec = read_native(config, where, self.name)
+        if spec.markov is not None and not spec.anchor_predicts:
+            raise CheckpointError(
+                f"{where}: markov_rank is {spec.markov.rank}, but the draft's anchor slot does not predict, "
+                "which SpecForge has no words for. Make projector_type dspark if it does predict."
+            )
+        return spec
 
     def write(self, spec: DraftSpec) -> dict[str, Any]:
-        config = write_native(spec, projector_type="dflash")
-        return {**config, "auto_map": {"AutoModel": f"{SPECFORGE_MODULE}{config['architectures'][0]}"}}
+        if spec.markov is not None and not spec.anchor_predicts:
+            raise CheckpointError(
+                "it has no words for a Markov head without an anchor slot that predicts. Keep it in z-lab's "
+                "layout."
+            )
+        name = named(spec)
+        config = write_native(spec, projector_type=PROJECTOR if spec.anchor_predicts else "dflash")
+        return {**config, "auto_map": {"AutoModel": f"{SPECFORGE_MODULES[name]}{name}"}}
 
 
 DIALECT = SpecForge()

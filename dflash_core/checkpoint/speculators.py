@@ -24,6 +24,7 @@ from dflash_core.checkpoint.body import (
     write_draft,
 )
 from dflash_core.checkpoint.confidence import read_protocol, write_protocol
+from dflash_core.checkpoint.dspark import KINDS
 from dflash_core.checkpoint.inert import INERT, SPECULATORS_INERT
 from dflash_core.checkpoint.keys import Keys, Source, show
 from dflash_core.checkpoint.layers import read_layers, write_layers
@@ -59,6 +60,7 @@ class Speculators:
         keys = Keys(where, [Source(f"{SECTION}.", body_section, INERT), top])
         second = config[MARK] == "dflash2"
         _architecture(keys, second)
+        keys.locked(KINDS)
         body = read_body(keys, second=second, block_size=BLOCK_SIZE)
         count = read_count(keys)
         loose = keys.maybe_flag("sliding_window_non_causal")

@@ -1,11 +1,11 @@
-"""z-lab's own layout, of DFlash and DFlash2; see `native`."""
+"""z-lab's own layout, of DFlash and DFlash2, and of DSpark without SpecForge's marks; see `native`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dflash_core.checkpoint.native import is_native, is_specforge, read_native, write_native
+from dflash_core.checkpoint.native import FIRST, is_native, is_specforge, read_native, write_native
 from dflash_core.checkpoint.shapes import tensor_shapes
 from dflash_core.spec import DraftSpec
 
@@ -37,9 +37,9 @@ class ZLab:
         return dict(tensors)
 
     def write(self, spec: DraftSpec) -> dict[str, Any]:
-        config = write_native(spec, block_size=spec.block_size)
-        if spec.conv is None:
-            config["auto_map"] = {"AutoModel": "dflash.DFlashDraftModel"}
+        config = write_native(spec, block_size=spec.network_slots)
+        if config["architectures"] == [FIRST]:
+            config["auto_map"] = {"AutoModel": f"dflash.{FIRST}"}
         return config
 
 

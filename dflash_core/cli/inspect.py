@@ -42,7 +42,7 @@ def summary(report: CheckpointReport) -> Iterator[tuple[str, str]]:
     """Rows of a table about a checkpoint."""
     spec = report.spec
     yield "layout", report.dialect
-    yield "method", "DFlash2" if spec.conv is not None else "DFlash"
+    yield "method", _method(spec)
     yield "block", f"{spec.block_size} slots, the anchor and {spec.block_size - 1} drafts"
     yield (
         "taps",
@@ -57,6 +57,12 @@ def summary(report: CheckpointReport) -> Iterator[tuple[str, str]]:
     yield "specials", ", ".join(_specials(spec)) or "none"
     dtypes = ", ".join(f"{count} x {name}" for name, count in report.dtypes.items())
     yield "tensors", f"{dtypes}; {report.bytes / 1e6:.1f} MB"
+
+
+def _method(spec: DraftSpec) -> str:
+    if spec.conv is not None:
+        return "DFlash2"
+    return "DSpark" if spec.anchor_predicts else "DFlash"
 
 
 def _layers(layers: tuple[LayerSpec, ...]) -> str:
@@ -86,6 +92,10 @@ def _specials(spec: DraftSpec) -> Iterator[str]:
         yield f"convolutions of {spec.conv.kernel_size} taps in groups of {spec.conv.group_size}"
     if spec.selector is not None:
         yield f"selector of rank {spec.selector.rank} over {spec.selector.top_k} candidates"
+    if spec.markov is not None:
+        yield f"{spec.markov.kind} Markov head of rank {spec.markov.rank}"
+    if spec.anchor_predicts:
+        yield "the anchor's slot predicts the first draft"
     if spec.confidence is not None:
         extra = "".join(f", {feature}" for feature in spec.confidence.features)
         yield f"confidence head of width {spec.confidence.hidden_size} (hidden state{extra})"

@@ -81,6 +81,29 @@ SPECFORGE_1 = {
     "auto_map": {"AutoModel": "modeling_dflash.DFlashDraftModel"},
     "dflash_config": {**ZLAB_1["dflash_config"], "projector_type": "dflash"},
 }
+DSPARK_SECTION = {
+    **ZLAB_1["dflash_config"],
+    "confidence_head_alpha": 0.0,
+    "confidence_head_with_markov": False,
+    "enable_confidence_head": False,
+    "markov_head_type": "vanilla",
+    "markov_rank": 6,
+}
+SPECFORGE_SPARK = {
+    **ZLAB_1,
+    "architectures": ["DSparkDraftModel"],
+    "auto_map": {"AutoModel": "dspark.DSparkDraftModel"},
+    "block_size": 7,
+    "dflash_config": {**DSPARK_SECTION, "projector_type": "dspark"},
+}
+ZLAB_SPARK = {
+    **{key: value for key, value in SPECFORGE_SPARK.items() if key != "auto_map"},
+    "dflash_config": DSPARK_SECTION,
+}
+ZLAB_MARKOV = {
+    **ZLAB_1,
+    "dflash_config": {**ZLAB_1["dflash_config"], "markov_head_type": "vanilla", "markov_rank": 6},
+}
 SPECULATORS_1 = {
     "architectures": ["DFlashDraftModel"],
     "auto_map": {"": "config.DFlashSpeculatorConfig"},
@@ -117,7 +140,16 @@ SPECULATORS_1 = {
     },
     "transformers_version": "5.14.1",
 }
-CONFIGS = {"zlab": ZLAB_1, "zlab2": ZLAB_2, "specforge": SPECFORGE_1, "speculators": SPECULATORS_1}
+CONFIGS = {
+    "zlab": ZLAB_1,
+    "zlab2": ZLAB_2,
+    "zlab-spark": ZLAB_SPARK,
+    "zlab-markov": ZLAB_MARKOV,
+    "specforge": SPECFORGE_1,
+    "specforge-spark": SPECFORGE_SPARK,
+    "speculators": SPECULATORS_1,
+}
+"""By the layout's name; what follows a digit or a hyphen tells drafts of one layout apart."""
 
 
 def changed(config: dict, path: str, value: object) -> dict:

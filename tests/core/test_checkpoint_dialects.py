@@ -6,9 +6,12 @@ from checkpoint_samples import (
     CONFIGS,
     DIALECTS,
     SPECFORGE_1,
+    SPECFORGE_SPARK,
     SPECULATORS_1,
     ZLAB_1,
     ZLAB_2,
+    ZLAB_MARKOV,
+    ZLAB_SPARK,
     changed,
     spec_of,
     write,
@@ -16,7 +19,7 @@ from checkpoint_samples import (
 
 from dflash_core.checkpoint.load import load_checkpoint, read_spec
 from dflash_core.errors import CheckpointError
-from dflash_core.spec import ConvSpec, LayerSpec, RopeSpec, SelectorSpec
+from dflash_core.spec import ConvSpec, LayerSpec, MarkovSpec, RopeSpec, SelectorSpec
 
 FULL = LayerSpec(None, False)
 
@@ -64,6 +67,34 @@ def test_specforge_differs_from_zlab_in_its_marks_only():
     assert (spec.block_size, spec.taps) == (8, (1, 4, 7))
 
 
+@pytest.mark.parametrize(("config", "dialect"), [(SPECFORGE_SPARK, "specforge"), (ZLAB_SPARK, "zlab")])
+def test_a_dspark_block_counts_its_drafts_only_and_its_anchor_predicts(config, dialect):
+    spec = spec_of(config)
+    assert (spec.dialect, spec.anchor_predicts, spec.head) == (dialect, True, "markov")
+    assert spec.markov == MarkovSpec(rank=6, kind="vanilla")
+    assert (spec.block_size, spec.network_slots) == (8, 7), "seven inputs, seven drafts, and the anchor"
+    assert spec_of(changed(config, "block_size", 1)).block_size == 2
+    assert "markov_rank is missing" in refused(changed(config, "dflash_config.markov_rank", ...))
+    assert spec_of(changed(config, "dflash_config.markov_rank", 0)).head == "independent"
+
+
+def test_a_dspark_draft_is_known_by_its_head_where_its_architecture_is_dflashs():
+    legacy = {**SPECFORGE_SPARK, "architectures": ["DFlashDraftModel"]}
+    assert spec_of(legacy) == spec_of(SPECFORGE_SPARK)
+    top = {key: value for key, value in SPECFORGE_SPARK.items() if key != "dflash_config"}
+    assert spec_of({**top, **SPECFORGE_SPARK["dflash_config"]}) == spec_of(SPECFORGE_SPARK)
+    assert spec_of({**SPECFORGE_SPARK, "model_type": "dspark", "shift_label": True}) == spec_of(
+        SPECFORGE_SPARK
+    )
+
+
+def test_a_markov_head_and_an_anchor_that_predicts_can_do_without_each_other():
+    head = spec_of(ZLAB_MARKOV)
+    assert (head.markov, head.anchor_predicts, head.block_size) == (MarkovSpec(6), False, 8)
+    anchor = spec_of(changed(ZLAB_1, "dflash_config.sample_from_anchor", True))
+    assert (anchor.markov, anchor.anchor_predicts, anchor.block_size) == (None, True, 9)
+
+
 def test_the_borrowed_draft_loads():
     checkpoint = load_checkpoint(BORROWED, DIALECTS)
     spec = checkpoint.spec
@@ -78,7 +109,9 @@ def test_the_installed_dialects_are_these(tmp_path):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_config_is_claimed_by_one_dialect(name):
-    assert [one.name for one in DIALECTS.values() if one.matches(CONFIGS[name])] == [name.removesuffix("2")]
+    assert [one.name for one in DIALECTS.values() if one.matches(CONFIGS[name])] == [
+        name.split("-")[0].removesuffix("2")
+    ]
 
 
 def test_a_key_may_stand_in_dflash_config_or_beside_it():
@@ -252,7 +285,10 @@ def test_rope_that_is_not_understood_is_refused_by_name(keys, named):
         (ZLAB_1, "mlp_bias", True, "mlp_bias"),
         (ZLAB_1, "logit_scale", 0.5, "logit_scale"),
         (ZLAB_1, "is_neox_style", False, "interleaved"),
-        (ZLAB_1, "dflash_config.sample_from_anchor", True, "sample_from_anchor"),
+        (ZLAB_1, "dflash_config.sample_from_anchor", 1, "sample_from_anchor is 1"),
+        (ZLAB_1, "dflash_config.shift_label", True, "by other keys this draft's anchor slot does not"),
+        (ZLAB_2, "dflash_config.sample_from_anchor", True, "an anchor slot that predicts too"),
+        (ZLAB_2, "dflash_config.markov_rank", 6, "dflash_config.markov_rank is not understood"),
         (ZLAB_1, "dflash_config.use_aux_hidden_state", False, "use_aux_hidden_state"),
         (ZLAB_1, "dflash_config", [1], "dflash_config is [1]"),
         (ZLAB_1, "dflash_config.mask_token_id", 64, "0 to 63"),
@@ -279,7 +315,18 @@ def test_rope_that_is_not_understood_is_refused_by_name(keys, named):
         (ZLAB_2, "dflash_config.conv_group_size", 5, "does not divide"),
         (ZLAB_2, "dflash_config.output_multiplier", 0, "output_multiplier"),
         (SPECFORGE_1, "dflash_config.projector_type", "domino", "a Domino draft of SpecForge"),
-        (SPECFORGE_1, "dflash_config.projector_type", "dspark", "a DSpark draft of SpecForge"),
+        (SPECFORGE_1, "dflash_config.projector_type", "dspark", "markov_rank is missing"),
+        (SPECFORGE_1, "dflash_config.projector_type", "dspine", "another draft head"),
+        (SPECFORGE_1, "dflash_config.markov_rank", 6, "config.json: markov_rank is 6, but"),
+        (SPECFORGE_SPARK, "dflash_config.projector_type", "dflash", "projector_type is 'dflash'"),
+        (SPECFORGE_SPARK, "dflash_config.projector_type", "domino", "a Domino draft of SpecForge"),
+        (SPECFORGE_SPARK, "dflash_config.markov_head_type", "gated", "markov_head_type is 'gated'"),
+        (SPECFORGE_SPARK, "dflash_config.markov_head_type", "rnn", "markov_head_type is 'rnn'"),
+        (SPECFORGE_SPARK, "dflash_config.markov_rank", -1, "markov_rank is -1"),
+        (SPECFORGE_SPARK, "dflash_config.sample_from_anchor", False, "markov_rank is 6, but"),
+        (SPECFORGE_SPARK, "shift_label", False, "shift_label is false"),
+        (SPECFORGE_SPARK, "block_size", 0, "block_size is 0"),
+        (SPECFORGE_SPARK, "dflash_config.enable_confidence_head", True, "DSpark's confidence head"),
         (SPECFORGE_1, "dflash_config.attention_mode", "mla", "attention_mode is 'mla'"),
         (SPECFORGE_1, "dflash_config.attention_modes", ["gqa", "kda"], "attention_modes is not understood"),
         (SPECULATORS_1, "aux_hidden_state_layer_ids", [0, 4], "layers count from 1"),
@@ -319,7 +366,8 @@ def test_harmless_values_of_dangerous_keys_are_accepted():
 @pytest.mark.parametrize(
     ("config", "named"),
     [
-        ({**ZLAB_1, "architectures": ["DSparkDraftModel"]}, "a DSpark draft of SpecForge"),
+        ({**ZLAB_1, "architectures": ["DSparkDraftModel"]}, "markov_rank is missing"),
+        ({**ZLAB_SPARK, "architectures": ["Lfm2DSparkDraftModel"]}, "of another body than Qwen3's"),
         ({**ZLAB_1, "architectures": ["DominoDraftModel"]}, "a Domino draft of SpecForge"),
         ({**ZLAB_1, "architectures": ["Qwen3DSparkModel"]}, "a DSpark draft of DeepSpec"),
         ({**ZLAB_1, "architectures": ["MuseGlimmerAssistantForCausalLM"]}, "a Muse assistant"),

@@ -1,5 +1,6 @@
 """A draft survives being written and converted, and a folder appears whole or not at all."""
 
+import json
 import os
 import subprocess
 import sys
@@ -11,9 +12,12 @@ from checkpoint_samples import (
     BORROWED,
     CONFIGS,
     DIALECTS,
+    SPECFORGE_SPARK,
     SPECULATORS_1,
     ZLAB_1,
     ZLAB_2,
+    ZLAB_MARKOV,
+    ZLAB_SPARK,
     canonical_tensors,
     changed,
     spec_of,
@@ -28,8 +32,9 @@ from dflash_core.checkpoint.convert import convert
 from dflash_core.checkpoint.load import load_checkpoint
 from dflash_core.checkpoint.save import differences, save_checkpoint
 from dflash_core.errors import CheckpointError
-from dflash_core.spec import LayerSpec, RopeSpec
+from dflash_core.spec import ConvSpec, LayerSpec, MarkovSpec, RopeSpec, SelectorSpec
 
+SECOND = {"conv": ConvSpec(2, 8), "selector": SelectorSpec(6, 4)}
 FULL_SPECULATORS = {**SPECULATORS_1, "draft_vocab_size": 64}
 
 
@@ -94,6 +99,30 @@ def test_zlab_and_specforge_hold_the_same_draft(tmp_path):
     assert same(first, last)
 
 
+@pytest.mark.parametrize("config", [SPECFORGE_SPARK, ZLAB_SPARK], ids=["specforge", "zlab"])
+def test_a_dspark_draft_is_the_same_in_both_layouts(tmp_path, config):
+    write(tmp_path / "a", config)
+    convert(tmp_path / "a", tmp_path / "b", to="zlab", dialects=DIALECTS)
+    convert(tmp_path / "b", tmp_path / "c", to="specforge", dialects=DIALECTS)
+    first, middle, last = (load_checkpoint(tmp_path / name, DIALECTS) for name in "abc")
+    assert differences(first.spec, middle.spec) == differences(first.spec, last.spec) == []
+    assert [middle.spec.dialect, last.spec.dialect] == ["zlab", "specforge"]
+    assert same(first, middle)
+    assert same(first, last)
+    written = json.loads((tmp_path / "c/config.json").read_text())
+    assert written["architectures"] == ["DSparkDraftModel"]
+    assert (written["block_size"], written["dflash_config"]["projector_type"]) == (7, "dspark")
+
+
+def test_a_markov_head_alone_stays_in_a_layout_that_has_words_for_it(tmp_path):
+    write(tmp_path / "draft", ZLAB_MARKOV)
+    with pytest.raises(CheckpointError, match="no words for a Markov head without an anchor slot"):
+        convert(tmp_path / "draft", tmp_path / "out", to="specforge", dialects=DIALECTS)
+    target = write_target(tmp_path / "target")
+    with pytest.raises(CheckpointError, match="speculators layout cannot express markov of"):
+        convert(tmp_path / "draft", tmp_path / "out", to="speculators", target=target, dialects=DIALECTS)
+
+
 def test_an_embedding_must_come_from_somewhere(tmp_path):
     write(tmp_path / "draft", ZLAB_1)
     with pytest.raises(
@@ -131,7 +160,8 @@ def test_what_a_layout_cannot_hold_is_not_left_out(tmp_path):
     [
         ({"layers": (LayerSpec(4, True), LayerSpec(8, True))}, r"windows of \[4, 8\]"),
         ({"layers": (LayerSpec(4, True), LayerSpec(4, False))}, "differ in causality"),
-        ({"anchor_predicts": True}, "cannot express anchor_predicts"),
+        ({**SECOND, "anchor_predicts": True}, "cannot express .*anchor_predicts"),
+        ({**SECOND, "markov": MarkovSpec(6)}, "cannot express markov"),
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({"block_size": 4096}, "block_size"),
     ],
@@ -157,6 +187,8 @@ def test_a_spec_that_reads_back_differently_is_not_written(tmp_path, changes, na
         {"input_embedding_scale": 24.0, "output_multiplier": 0.5, "final_logit_softcapping": 30.0},
         {"taps": (7, 1), "num_target_layers": None, "rms_norm_eps": 1e-5},
         {"layers": (LayerSpec(None, False),) * 5, "taps": (3,)},
+        {"anchor_predicts": True, "markov": MarkovSpec(5)},
+        {"anchor_predicts": True, "block_size": 2},
     ],
 )
 @pytest.mark.parametrize("dialect", ["zlab", "specforge"])
