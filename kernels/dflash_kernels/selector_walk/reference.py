@@ -1,10 +1,8 @@
 """Specification of `selector_walk`."""
 
-import torch
 from torch import Tensor
 
-from dflash_kernels.candidate_probs.reference import candidate_probs
-from dflash_kernels.draw.reference import draw
+from dflash_kernels.walk import walk
 
 
 def selector_walk(
@@ -39,16 +37,9 @@ def selector_walk(
     """
     weighted = successors[ids].float() * hidden.float()[:, :, None]  # [B, S, K, R]
     unary = unary.float()
-    before = anchors
-    picks, scores = [], []
-    for slot in range(ids.shape[1]):
+
+    def score(slot: int, before: Tensor) -> Tensor:
         pull = weighted[:, slot] @ predecessors[before].float()[..., None]  # [B, K, 1]
-        score = unary[:, slot] + pull[..., 0]
-        if temperature is None or uniforms is None:
-            pick = score.argmax(-1)
-        else:
-            pick = draw(candidate_probs(score, temperature), uniforms[:, slot])
-        before = ids[:, slot].gather(1, pick[:, None])[:, 0]
-        picks.append(pick)
-        scores.append(score)
-    return torch.stack(picks, 1), torch.stack(scores, 1)
+        return unary[:, slot] + pull[..., 0]
+
+    return walk(ids, anchors, score, temperature, uniforms)
