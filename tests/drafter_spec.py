@@ -7,7 +7,7 @@ import torch
 
 from dflash_core.checkpoint.base import DraftCheckpoint
 from dflash_core.checkpoint.shapes import D2T, tensor_shapes
-from dflash_core.spec import ConvSpec, DraftSpec, LayerSpec, RopeSpec, SelectorSpec
+from dflash_core.spec import ConvSpec, DraftSpec, LayerSpec, MarkovSpec, RopeSpec, SelectorSpec
 
 
 def small_spec(**changes: Any) -> DraftSpec:
@@ -34,6 +34,16 @@ def small_spec(**changes: Any) -> DraftSpec:
 def second_spec(**changes: Any) -> DraftSpec:
     """The same as DFlash2."""
     return small_spec(**{"conv": ConvSpec(2, 8), "selector": SelectorSpec(rank=5, top_k=6), **changes})
+
+
+def markov_spec(**changes: Any) -> DraftSpec:
+    """The first DFlash with a Markov head."""
+    return small_spec(**{"markov": MarkovSpec(rank=5), **changes})
+
+
+def spark_spec(**changes: Any) -> DraftSpec:
+    """The same as DSpark: the anchor's slot predicts."""
+    return markov_spec(**{"anchor_predicts": True, **changes})
 
 
 def random_checkpoint(spec: DraftSpec, seed: int = 0) -> DraftCheckpoint:

@@ -5,12 +5,12 @@ import torch
 from dflash_core.checkpoint.base import DraftCheckpoint
 from dflash_core.checkpoint.shapes import body_shapes
 from dflash_core.drafter.block import BlockDrafter
-from dflash_core.spec import ConvSpec, DraftSpec, LayerSpec, RopeSpec, SelectorSpec
+from dflash_core.spec import ConvSpec, DraftSpec, LayerSpec, MarkovSpec, RopeSpec, SelectorSpec
 
 
 def tiny_spec(target, **changes):
-    """A v1 draft of two layers for a target; `second=True` makes it a DFlash2 draft."""
-    second = changes.pop("second", False)
+    """A v1 draft of two layers for a target; `second=True` makes it a DFlash2 draft, `spark=True` DSpark."""
+    second, spark = changes.pop("second", False), changes.pop("spark", False)
     fields = {
         "dialect": "zlab",
         "hidden_size": target.info.hidden_size,
@@ -27,6 +27,8 @@ def tiny_spec(target, **changes):
         "num_target_layers": target.info.num_layers,
         "conv": ConvSpec(2, 8) if second else None,
         "selector": SelectorSpec(4, 8) if second else None,
+        "markov": MarkovSpec(4) if spark else None,
+        "anchor_predicts": spark,
     }
     return DraftSpec(**{**fields, **changes})
 

@@ -1,4 +1,4 @@
-"""The block drafter: DFlash v1 and DFlash2 over a context pool, as the decoder's `Drafter`."""
+"""The block drafter: DFlash v1, DFlash2 and DSpark over a context pool, as the decoder's `Drafter`."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,18 +12,21 @@ from dflash_core.drafter.assemble import chain_proposal, plain_proposal, tree_pr
 from dflash_core.drafter.base import DraftContext
 from dflash_core.drafter.block_context import BlockContext
 from dflash_core.drafter.confidence import ConfidenceHead
-from dflash_core.drafter.guess import Noise, candidates, guess
+from dflash_core.drafter.guess import Chooser, Noise, candidates, guess
 from dflash_core.drafter.heads import CandidateSelector, build_head
 from dflash_core.drafter.hosted import HostedContext, HostedPool
+from dflash_core.drafter.markov import MarkovHead
 from dflash_core.drafter.network import DraftNetwork
 from dflash_core.drafter.options import DraftVocab, as_dtype, samples
 from dflash_core.drafter.pool import ContextPool, ContextRead
 from dflash_core.drafter.shape import DraftShape
 from dflash_core.drafter.weights import Weights
+from dflash_core.errors import UnsupportedError
 from dflash_core.fastpath import Fast, FastPath, enable_fast_path
 from dflash_core.proposal import Proposal
 from dflash_core.sampling import SamplingBatch, SamplingParams
 from dflash_core.schedule.base import CyclePlan
+from dflash_core.spec import DraftSpec
 from dflash_core.target import TargetModel
 from dflash_kernels.uniform import DRAFT, uniform
 
@@ -58,8 +61,8 @@ class BlockDrafter:
             context_dtype: of keys and values in the pool; the network's when `None`.
             max_context_slots: limit of the pool, in positions; `None` grows as needed.
             proposal: what is proposed at temperature above 0. "argmax" is the best token, verified as a point
-                mass; "sample" is a sample, verified with its distribution; "auto" samples where a selector
-                makes the samples fit each other, and takes the best token otherwise.
+                mass; "sample" is a sample, verified with its distribution; "auto" samples where a selector or
+                a Markov head makes the samples fit each other, and takes the best token otherwise.
             draft_vocab: draft these target ids only (a number is that many lowest ids). Still lossless, and
                 the draft's head becomes that much cheaper.
             fast: how few rows are computed on the CPU, see `enable_fast_path`; the target's when `None`.
@@ -82,7 +85,7 @@ class BlockDrafter:
         weights = Weights(checkpoint, dtype, device)
         self.network = DraftNetwork(checkpoint, dtype=dtype, device=device)
         self.head = build_head(checkpoint, target, weights, draft_vocab)
-        self.selector = CandidateSelector(spec.selector, weights) if spec.selector else None
+        self.selector = _chooser(spec, weights)
         self.confidence = (
             ConfidenceHead(spec.confidence, checkpoint.tensors, device) if spec.confidence else None
         )
@@ -178,15 +181,18 @@ class BlockDrafter:
         return tree_proposal(anchors, shape, rows, wide, chosen)
 
     def _hidden(self, anchors: Tensor, read: ContextRead, shape: DraftShape) -> Tensor:
-        """One forward over the whole planned blocks; [B, D', D] of the slots that are wanted."""
-        tokens = anchors.new_full((len(anchors), shape.width), self.spec.mask_token_id)
+        """One forward over the whole planned blocks; [B, D', D] of the slots that predict what is wanted.
+
+        A slot predicts its own token, the anchor's nothing; or, where `anchor_predicts`, the one after it.
+        """
+        early = int(self.spec.anchor_predicts)
+        width, outputs = shape.width - early, shape.depth + 1 - early
+        tokens = anchors.new_full((len(anchors), width), self.spec.mask_token_id)
         tokens[:, 0] = anchors
-        positions = read.anchors[:, None] + torch.arange(shape.width, device=anchors.device)
-        lengths = None if shape.even else shape.tensor(shape.block_sizes, anchors.device)
-        hidden: Tensor = self.network(
-            self._embed(tokens), positions, read.zones, lengths, outputs=shape.depth + 1
-        )
-        return hidden[:, 1:]
+        positions = read.anchors[:, None] + torch.arange(width, device=anchors.device)
+        lengths = None if shape.even else shape.tensor(shape.block_sizes - early, anchors.device)
+        hidden: Tensor = self.network(self._embed(tokens), positions, read.zones, lengths, outputs=outputs)
+        return hidden[:, 1 - early :]
 
     def _checked(self, taps: Tensor | None, leading: tuple[int, ...]) -> Tensor:
         expected = (*leading, self.spec.tap_width)
@@ -196,6 +202,16 @@ class BlockDrafter:
                 f"taps are {got}; this draft needs {list(expected)} of blocks {list(self.taps)}."
             )
         return taps
+
+
+def _chooser(spec: DraftSpec, weights: Weights) -> Chooser | None:
+    if spec.selector is not None and spec.markov is not None:
+        raise UnsupportedError(
+            "A draft with a selector and a Markov head is not supported; keep one of them."
+        )
+    if spec.selector is not None:
+        return CandidateSelector(spec.selector, weights)
+    return None if spec.markov is None else MarkovHead(weights)
 
 
 def _own(context: DraftContext) -> BlockContext:

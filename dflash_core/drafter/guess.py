@@ -5,11 +5,15 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from dflash_core.drafter.heads import CandidateSelector, DraftHead
+from dflash_core.drafter.markov import MarkovHead
 from dflash_core.proposal import DraftDistribution
 from dflash_kernels.argmax import argmax
 from dflash_kernels.candidate_probs import candidate_probs
 from dflash_kernels.draw import draw
 from dflash_kernels.topk import topk
+
+Chooser = CandidateSelector | MarkovHead
+"""What makes the tokens of a block fit each other."""
 
 SAMPLED_CANDIDATES = 64
 """Tokens a slot that an independent head's samples are drawn from."""
@@ -57,7 +61,7 @@ class Candidates:
 
 
 def guess(
-    hidden: Tensor, head: DraftHead, selector: CandidateSelector | None, anchors: Tensor, noise: Noise | None
+    hidden: Tensor, head: DraftHead, selector: Chooser | None, anchors: Tensor, noise: Noise | None
 ) -> Guess:
     """One token a slot: sampled where there is noise, else the best.
 
@@ -78,11 +82,11 @@ def guess(
 
 
 def candidates(
-    hidden: Tensor, head: DraftHead, selector: CandidateSelector | None, anchors: Tensor, count: int
+    hidden: Tensor, head: DraftHead, selector: Chooser | None, anchors: Tensor, count: int
 ) -> Candidates:
     """The `count` best tokens a slot, or fewer where there are not so many.
 
-    A selector scores the candidates of a slot after the best token of the slot before.
+    A selector, or a Markov head, scores the candidates of a slot after the best token of the slot before.
     """
     logits = head(hidden)
     if selector is None:
@@ -98,7 +102,7 @@ def _selected(
     hidden: Tensor,
     logits: Tensor,
     head: DraftHead,
-    selector: CandidateSelector,
+    selector: Chooser,
     anchors: Tensor,
     noise: Noise | None,
 ) -> Guess:

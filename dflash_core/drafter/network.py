@@ -11,11 +11,10 @@ from dflash_core.drafter.context import ContextZone
 from dflash_core.drafter.layers import DraftLayer
 from dflash_core.drafter.rotary import inverse_frequencies
 from dflash_core.drafter.weights import RMSNorm, Weights, linear
-from dflash_core.errors import UnsupportedError
 
 
 class DraftNetwork(nn.Module):
-    """DFlash v1 and DFlash2 without embedding and head. It holds weights and no state of any request.
+    """DFlash v1, DFlash2 and DSpark without embedding and heads. It holds weights, no state of any request.
 
     Every matrix product is an `nn.Linear` attribute of this module or of one below it.
 
@@ -33,11 +32,6 @@ class DraftNetwork(nn.Module):
     ) -> None:
         super().__init__()
         spec = checkpoint.spec
-        if spec.anchor_predicts:
-            raise UnsupportedError(
-                f"{checkpoint.path or 'this draft'}: its anchor slot predicts a token (DSpark); "
-                "only drafts that predict from the mask slots are supported."
-            )
         weights = Weights(checkpoint, dtype, torch.device(device))
         self.spec = spec
         self.fc = linear(weights("fc.weight"))

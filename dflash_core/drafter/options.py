@@ -26,7 +26,7 @@ def as_dtype(option: str, value: str | torch.dtype | None, default: torch.dtype)
 
 def samples(proposal: str, spec: DraftSpec) -> bool:
     """Whether drafts are sampled at temperature above 0; raises SettingsError for an unknown mode."""
-    modes = {"auto": spec.selector is not None, "argmax": False, "sample": True}
+    modes = {"auto": spec.head != "independent", "argmax": False, "sample": True}
     if proposal not in modes:
         raise SettingsError(f"proposal is {proposal!r}; it must be one of {', '.join(modes)}.")
     return modes[proposal]

@@ -13,6 +13,13 @@ from dflash_core.sampling import SamplingParams
 
 NEW = 24
 PROMPTS = prompts(11, 3, 8, 5, 1)
+KINDS = {"v1": {}, "v2": {"second": True}, "spark": {"spark": True}}
+SAMPLING = {
+    "v2": {"second": True},
+    "spark": {"spark": True},
+    "v1 sampled": {"options": {"proposal": "sample"}},
+}
+"""Drafts whose chains are samples."""
 
 
 def plainly(target, texts=PROMPTS, **options):
@@ -65,13 +72,13 @@ def test_greedy_is_the_targets_own_with_recurrent_layers(name, rollback):
     assert result.stats.rollback_count > 10
 
 
-@pytest.mark.parametrize("second", [False, True], ids=["v1", "v2"])
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("block_size", [2, 3, 8, 16])
 @pytest.mark.parametrize("tree_budget", [None, 7, 40])
-def test_greedy_with_a_network_that_guesses_badly(llama, answers, second, block_size, tree_budget):
+def test_greedy_with_a_network_that_guesses_badly(llama, answers, kind, block_size, tree_budget):
     result = generate(
         llama,
-        tiny_draft(llama, second=second),
+        tiny_draft(llama, **kind),
         PROMPTS,
         max_new_tokens=NEW,
         eos_token_id=[],
@@ -120,9 +127,9 @@ def test_no_tree_is_chosen_that_the_rollback_cannot_follow(llama, answers, rollb
     assert generate(llama, tiny_draft(llama), PROMPTS, **options).tokens == answers
 
 
-@pytest.mark.parametrize("second", [False, True], ids=["v1", "v2"])
-def test_drafts_and_trees_may_share_a_batch_with_plain_requests(llama, answers, second):
-    decoder = build_decoder(llama, tiny_draft(llama, second=second), schedule="fixed", max_batch=5)
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_drafts_and_trees_may_share_a_batch_with_plain_requests(llama, answers, kind):
+    decoder = build_decoder(llama, tiny_draft(llama, **kind), schedule="fixed", max_batch=5)
     kinds = [
         {},
         {"tree_budget": 9},
@@ -130,8 +137,8 @@ def test_drafts_and_trees_may_share_a_batch_with_plain_requests(llama, answers, 
         {"verify_length": 2},
         {"tree_budget": 3, "block_size": 3},
     ]
-    for text, kind in zip(PROMPTS, kinds, strict=True):
-        decoder.add(Request(tuple(text), NEW, **kind))
+    for text, asked in zip(PROMPTS, kinds, strict=True):
+        decoder.add(Request(tuple(text), NEW, **asked))
     assert run(decoder) == dict(enumerate(answers))
 
 
@@ -221,9 +228,9 @@ def test_sampling_point_masses_gives_the_tokens_of_plain_sampling(llama, tree_bu
     assert len({tuple(tokens) for tokens in plain}) == len(PROMPTS)
 
 
-@pytest.mark.parametrize("options", [{}, {"proposal": "sample"}], ids=["v2", "v1 sampled"])
-def test_a_sampled_request_does_not_depend_on_its_company(llama, options):
-    draft = tiny_draft(llama, second=not options, options=options)
+@pytest.mark.parametrize("kind", SAMPLING.values(), ids=SAMPLING)
+def test_a_sampled_request_does_not_depend_on_its_company(llama, kind):
+    draft = tiny_draft(llama, **kind)
     asked = {"max_new_tokens": NEW, "verify_length": "block", **SAMPLED}
     alone = [
         generate(llama, draft, text, seed=40 + index, **asked).tokens[0] for index, text in enumerate(PROMPTS)
@@ -231,9 +238,9 @@ def test_a_sampled_request_does_not_depend_on_its_company(llama, options):
     assert generate(llama, draft, PROMPTS, seed=40, max_batch=3, **asked).tokens == alone
 
 
-@pytest.mark.parametrize("options", [{}, {"proposal": "sample"}], ids=["v2", "v1 sampled"])
-def test_a_sampled_chain_may_share_a_batch_with_trees(llama, options):
-    draft = tiny_draft(llama, second=not options, options=options)
+@pytest.mark.parametrize("kind", SAMPLING.values(), ids=SAMPLING)
+def test_a_sampled_chain_may_share_a_batch_with_trees(llama, kind):
+    draft = tiny_draft(llama, **kind)
     kinds = [{}, {"tree_budget": 9}, {"verify_length": 3}, {"tree_budget": 3}, {"block_size": 1}]
 
     def requests():

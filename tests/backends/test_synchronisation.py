@@ -64,13 +64,13 @@ def reads(monkeypatch):
     return count
 
 
-@pytest.mark.parametrize("second", [False, True], ids=["v1", "v2"])
+@pytest.mark.parametrize("kind", [{}, {"second": True}, {"spark": True}], ids=["v1", "v2", "spark"])
 @pytest.mark.parametrize("tree_budget", [None, 9])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("filters", [{}, {"top_k": 5, "top_p": 0.9}])
-def test_a_cycle_waits_once(target, reads, monkeypatch, second, tree_budget, temperature, filters):
+def test_a_cycle_waits_once(target, reads, monkeypatch, kind, tree_budget, temperature, filters):
     monkeypatch.setattr("dflash_kernels.sampling_probs.reference.may_look", lambda x: False)
-    decoder = build_decoder(target, tiny_draft(target, second=second), schedule="fixed")
+    decoder = build_decoder(target, tiny_draft(target, **kind), schedule="fixed")
     sampling = SamplingParams(temperature, seed=3, **filters)
     for text in prompts(9, 4, 6):
         decoder.add(Request(tuple(text), 40, sampling=sampling, tree_budget=tree_budget))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers.generation.logits_process import (
     MinPLogitsWarper,
     TemperatureLogitsWarper,
@@ -22,7 +23,9 @@ from dflash_core.sampling import SamplingBatch, SamplingParams, sampling_batch
 from dflash_core.tree import TokenTree, best_first, chain, from_parents
 from dflash_core.verdict import Verdict
 from dflash_core.verify.base import Verifier
+from dflash_kernels.candidate_probs import candidate_probs
 from dflash_kernels.draw import draw
+from dflash_kernels.markov_walk import markov_walk
 from dflash_kernels.uniform import DRAFT, STREAMS, uniform
 
 ANCHOR_POSITION = 4
@@ -146,6 +149,30 @@ def drawn_tree(parents: Sequence[int], candidates: int) -> Propose:
             return Proposal(chain(stacked, num_nodes), distribution)
         edges = torch.tensor(parents).expand(batch, -1)
         return Proposal(from_parents(stacked, edges, num_nodes, max(depths)), distribution)
+
+    return propose
+
+
+def walked_chain(slots: int, candidates: int) -> Propose:
+    """A chain as a Markov head draws it: what a slot thinks by itself, and what the token before adds.
+
+    Args:
+        candidates: how many of a slot's best tokens, by what it thinks by itself, are drawn from.
+    """
+
+    def propose(draft: Markov, anchors: Tensor, sampling: SamplingBatch) -> Proposal:
+        common = draft.table.mean(0)  # [V, V], the same at every position
+        own = (draft.table - common).mean(1)  # [positions, V], the same after every token
+        at = sampling.positions[:, None] + torch.arange(slots - 1)
+        unary, ids = own[at % len(own)].topk(candidates, -1)
+        noise = uniform(sampling.seeds, at + 1, DRAFT)
+        tables = common, torch.eye(len(common))
+        picks, scores = markov_walk(unary, ids, *tables, anchors, sampling.temperature, noise)
+        tokens = torch.cat([anchors[:, None], ids.gather(2, picks[..., None])[..., 0]], 1)
+        by_node = (0, 0, 0, 1)  # the last node has no draft after it
+        probs = pad(candidate_probs(scores, sampling.temperature), by_node)
+        distribution = DraftDistribution(pad(ids, by_node), probs)
+        return Proposal(chain(tokens, torch.full_like(anchors, slots)), distribution)
 
     return propose
 

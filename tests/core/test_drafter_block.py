@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from drafter_spec import random_checkpoint, second_spec, small_spec
+from drafter_spec import markov_spec, random_checkpoint, second_spec, small_spec, spark_spec
 from drafter_target import StubTarget, plan
 
 from dflash_core.drafter.block import BlockDrafter
@@ -14,6 +14,8 @@ SPECS = {
     "first": small_spec(),
     "second": second_spec(),
     "own": small_spec(owns_embedding=True, owns_head=True, draft_vocab_size=30, target_hidden_size=9),
+    "markov": markov_spec(),
+    "spark": spark_spec(),
     "scaled": second_spec(input_embedding_scale=2.0, output_multiplier=3.0, final_logit_softcapping=1.5),
 }
 
@@ -193,7 +195,7 @@ def test_a_draft_with_its_own_head_proposes_tokens_of_its_own_vocabulary():
     assert any(token >= 30 for token in drafted), "rows of the head are not token ids"
 
 
-@pytest.mark.parametrize("name", ["first", "second", "own"])
+@pytest.mark.parametrize("name", ["first", "second", "spark", "own"])
 def test_a_draft_vocabulary_keeps_to_its_tokens_and_their_logits(name):
     whole, few = Session(SPECS[name], [1]), Session(SPECS[name], [1], draft_vocab=40)
     hidden = torch.randn(2, 3, SPECS[name].hidden_size)

@@ -158,7 +158,6 @@ def test_bfloat16_is_close_to_float32():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"anchor_predicts": True}, "DSpark"),
         ({"hidden_act": "mish"}, "hidden_act 'mish'"),
         ({"rope": RopeSpec(1e4, kind="yarn", factor=2.0)}, "original_max_position_embeddings"),
     ],

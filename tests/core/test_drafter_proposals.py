@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from drafter_spec import random_checkpoint, second_spec, small_spec
+from drafter_spec import markov_spec, random_checkpoint, second_spec, small_spec, spark_spec
 from drafter_target import StubTarget, plan
 
 from dflash_core.drafter.block import BlockDrafter
 from dflash_core.sampling import SamplingParams, sampling_batch
 
-SPECS = {"first": small_spec(), "second": second_spec()}
+SPECS = {"first": small_spec(), "second": second_spec(), "markov": markov_spec(), "spark": spark_spec()}
 CONTEXT = 9
 
 
@@ -38,6 +38,9 @@ def propose(drafter, context, params, blocks=None, lengths=None, trees=None):
         ("second", "auto", True),
         ("second", "sample", True),
         ("second", "argmax", False),
+        ("markov", "auto", True),
+        ("spark", "auto", True),
+        ("spark", "argmax", False),
     ],
 )
 def test_only_sampling_carries_a_distribution(name, mode, samples):
@@ -138,7 +141,7 @@ def test_a_tree_holds_the_likeliest_paths_of_its_budget(name):
             assert abs(float(proposal.log_probs[0, node]) - float(marginals[len(path) - 1, path[-1]])) < 1e-5
 
 
-@pytest.mark.parametrize("make", [small_spec, second_spec])
+@pytest.mark.parametrize("make", [small_spec, second_spec, spark_spec])
 def test_a_tree_goes_no_deeper_than_its_verify_length(make):
     """Even where the draft is so sure of itself that a tree would rather be deep than wide."""
     drafter, context = start(make(output_multiplier=50.0), 2)

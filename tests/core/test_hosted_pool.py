@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from drafter_spec import random_checkpoint, second_spec, small_spec
+from drafter_spec import random_checkpoint, second_spec, small_spec, spark_spec
 from drafter_target import StubTarget, plan
 
 from dflash_core.drafter.block import BlockDrafter
 from dflash_core.errors import SettingsError
 from dflash_core.sampling import SamplingParams, sampling_batch
 
-SPECS = {"first": small_spec(), "second": second_spec()}
+SPECS = {"first": small_spec(), "second": second_spec(), "spark": spark_spec()}
 LENGTHS = (3, 17, 0, 9)
 SLOTS = 64
 RUBBISH = 10**6

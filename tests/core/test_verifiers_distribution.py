@@ -3,7 +3,17 @@
 import pytest
 import torch
 from distribution_check import ALPHA, assert_distributed, chi_square_p
-from markov import decode, drawn_tree, exact_joint, many, markov_pair, plain, point_chain, point_tree
+from markov import (
+    decode,
+    drawn_tree,
+    exact_joint,
+    many,
+    markov_pair,
+    plain,
+    point_chain,
+    point_tree,
+    walked_chain,
+)
 
 from dflash_core.sampling import SamplingParams
 from dflash_core.verify.sampling import SamplingVerifier
@@ -27,6 +37,8 @@ PROPOSALS = {
     "point-mass tree": point_tree(depth=3, ranks=4, budget=9),
     "drawn chain": drawn_tree(CHAIN, VOCAB),
     "drawn chain of 3 candidates": drawn_tree(CHAIN, 3),
+    "walked chain": walked_chain(4, VOCAB),
+    "walked chain of 3 candidates": walked_chain(4, 3),
     "drawn tree": drawn_tree(BUSHY, VOCAB),
     "drawn tree of 3 candidates": drawn_tree(BUSHY, 3),
 }
@@ -50,7 +62,7 @@ def test_three_tokens_have_the_targets_distribution(proposal, settings):
         assert float(accepted.double().mean()) > 0.2  # otherwise the test says little
 
 
-@pytest.mark.parametrize("proposal", ["point-mass tree", "drawn chain", "drawn tree"])
+@pytest.mark.parametrize("proposal", ["point-mass tree", "drawn chain", "walked chain", "drawn tree"])
 def test_a_draft_that_wants_the_opposite_does_no_harm(proposal):
     params = SETTINGS["all filters"]
     target, tokens, _ = sampled(PROPOSALS[proposal], params, agreement=-1.0)

@@ -1,0 +1,42 @@
+"""DSpark's Markov head: the best candidates of every slot, scored after the token before."""
+
+from torch import Tensor, nn
+
+from dflash_core.checkpoint.dspark import FROM, INTO
+from dflash_core.drafter.heads import DraftHead
+from dflash_core.drafter.weights import Weights, frozen
+from dflash_kernels.markov_walk import markov_walk
+from dflash_kernels.topk import topk
+
+CANDIDATES = 64
+"""Tokens of a slot that are scored again, the likeliest by their own logits.
+
+Scoring the whole vocabulary would read all of W2 once a slot, where the head reads its weights once a block:
+several times the head's work for tokens that are hardly ever picked (88 to 99 % of the true ones are among
+the best 16 of a DFlash draft). What is drawn is drawn from these, and verified as that; so nothing is lost
+but a draft now and then.
+"""
+
+
+class MarkovHead(nn.Module):
+    """Chooses like a `CandidateSelector`, by tables that know nothing of the hidden states."""
+
+    def __init__(self, weights: Weights) -> None:
+        super().__init__()
+        self.before = frozen(weights(FROM))
+        self.after = frozen(weights(INTO))
+
+    def forward(
+        self,
+        hidden: Tensor,
+        logits: Tensor,
+        head: DraftHead,
+        anchors: Tensor,
+        temperature: Tensor | None,
+        uniforms: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Walk from the anchors; see `dflash_kernels.markov_walk`, and `CandidateSelector.forward`."""
+        unary, rows = topk(logits, min(CANDIDATES, logits.shape[-1]))
+        ids = head.tokens(rows)
+        picks, scores = markov_walk(unary, ids, self.before, self.after, anchors, temperature, uniforms)
+        return ids, scores, picks
