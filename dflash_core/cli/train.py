@@ -40,6 +40,9 @@ def train_command(
     learning_rate: Annotated[float, typer.Option(help="Peak of the cosine.")] = 1e-3,
     gamma: Annotated[float, typer.Option(help="Slot k weighs exp(-(k - 1) / gamma).")] = 4.0,
     weighting: Annotated[str, typer.Option(help="decay, or dpace: by the draft's own confidence.")] = "decay",
+    distill: Annotated[
+        float, typer.Option(help="Share of the loss that is learnt from the target's 8 likeliest tokens.")
+    ] = 0.0,
     noise: Annotated[float, typer.Option(help="On hidden states, in their root mean squares.")] = 0.0,
     draft_vocab: Annotated[
         str | None, typer.Option(help="Learn these tokens only: so many of the lowest ids, or a JSON file.")
@@ -62,6 +65,10 @@ def train_command(
     The target's hidden states are computed once and kept on disk; how much they take is said before. A run
     that was interrupted at any moment goes on where it was saved last when the same command is given again;
     Ctrl-C saves first. `--out/draft` is a checkpoint in z-lab's layout, with a model card.
+
+    With `--distill W` a slot's loss is 1 - W times the cross entropy with the token that the target chose and
+    W times that with the target's 8 most probable tokens at temperature 1, as far as the draft knows them.
+    Their probabilities are kept beside the hidden states, and computed where they are missing.
     """
     from dflash_core.checkpoint.base import DraftCheckpoint
     from dflash_core.checkpoint.save import save_checkpoint
@@ -82,6 +89,7 @@ def train_command(
         learning_rate=learning_rate,
         gamma=gamma,
         weighting=weighting,  # type: ignore[arg-type]
+        distill=distill,
         noise=noise,
         draft_vocab=number_or_word(draft_vocab),
         start=start,
@@ -96,7 +104,7 @@ def train_command(
         as_token_ids(options.draft_vocab, spec.vocab_size)
     given = given_tensors(spec, options)
     begin(out, options, {"target": model.info.name, "taps": list(spec.taps), "layers": spec.num_layers})
-    corpus = prepare(model, spec, data, features or out / "features")
+    corpus = prepare(model, spec, data, features or out / "features", options.distill > 0)
     draft = run(model, spec, corpus, options, out, save_every, given)
     folder = save_checkpoint(
         DraftCheckpoint(spec, draft.tensors()),
@@ -121,20 +129,35 @@ def given_tensors(spec: DraftSpec, options: TrainOptions) -> dict[str, torch.Ten
     return draft_tensors(spec, Path(options.start))
 
 
-def prepare(target: TargetModel, spec: DraftSpec, data: Path, folder: Path) -> Corpus:
-    """The sequences with their hidden states, which are computed where they are missing."""
+def prepare(
+    target: TargetModel, spec: DraftSpec, data: Path, folder: Path, with_likely: bool = False
+) -> Corpus:
+    """The sequences with their hidden states, which are computed where they are missing.
+
+    Args:
+        with_likely: and with what the target thought likely after every token.
+    """
     from dflash_core.errors import DFlashError
     from dflash_core.training.batches import Corpus
     from dflash_core.training.features import compute_features, read_shards, size_of
+    from dflash_core.training.likely import compute_likely, size_of_likely
 
     width = spec.tap_width
     output.note(f"Hidden states in {folder} take {size_of(data, width) / GIB:.2f} GiB in all.")
+    if with_likely:
+        output.note(f"The target's likeliest tokens take {size_of_likely(data) / GIB:.2f} GiB more.")
     with output.progress() as bar:
         task = bar.add_task("hidden states", total=None)
         compute_features(
             target, spec.taps, data, folder, lambda done, total: bar.update(task, completed=done, total=total)
         )
-    shards = read_shards(data, folder, width)
+    if with_likely:
+        with output.progress() as bar:
+            likely = bar.add_task("likely tokens", total=None)
+            compute_likely(
+                target, data, folder, lambda done, total: bar.update(likely, completed=done, total=total)
+            )
+    shards = read_shards(data, folder, width, with_likely)
     if not shards:
         raise DFlashError(f"{data} has no answers; `dflash-core data` makes them.")
     return Corpus.of(shards)

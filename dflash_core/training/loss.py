@@ -42,17 +42,25 @@ class HeadLoss(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, head: Tensor, labels: Tensor, weights: Tensor
+        ctx: Any,
+        hidden: Tensor,
+        head: Tensor,
+        labels: Tensor,
+        weights: Tensor,
+        others: Tensor,
+        other_weights: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """
         Args:
             hidden: [N, D]. head: [n, D], of the same dtype.
             labels: [N] int64, rows of the head; -1 where there is nothing to learn.
             weights: [N] float32; they are not differentiated.
+            others, other_weights: [N, M] int64 and float32, more labels of each row, M may be 0. The cross
+                entropy with a distribution is that with its tokens, each weighted by its probability.
 
         Returns:
-            loss: scalar float32, the sum over rows of weight * cross entropy.
-            log_probs: [N] float32 of the labels (0 where there is none).
+            loss: scalar float32, the sum over rows and their labels of weight * cross entropy.
+            log_probs: [N] float32 of `labels` (0 where there is none).
             right: [N] bool, whether the label is the best token.
         """
         loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
@@ -67,14 +75,19 @@ class HeadLoss(Function):
             best, top = logits.max(-1)
             logits.sub_(best[:, None])
             chosen = logits.gather(1, picked)[:, 0]
+            more = others[part].clamp(min=0)
+            shares = torch.where(others[part] >= 0, other_weights[part], 0.0)
+            chosen_more = logits.gather(1, more)
             logits.exp_()
             total = logits.sum(-1)
             log_probs[part] = torch.where(there, chosen - total.log(), 0.0)
             right[part] = there & (top == picked[:, 0])
             scale = torch.where(there, weights[part], 0.0)
             loss -= (scale * log_probs[part]).sum()
-            logits.mul_((scale / total)[:, None])
+            loss -= (shares * (chosen_more - total.log()[:, None])).sum()
+            logits.mul_(((scale + shares.sum(-1)) / total)[:, None])
             logits.scatter_add_(1, picked, -scale[:, None])
+            logits.scatter_add_(1, more, -shares)
             gradient[part] = logits.to(hidden.dtype) @ head
         ctx.save_for_backward(gradient)
         ctx.mark_non_differentiable(log_probs, right)
@@ -83,12 +96,23 @@ class HeadLoss(Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
         (gradient,) = ctx.saved_tensors
-        return gradient * gradients[0].to(gradient.dtype), None, None, None
+        return gradient * gradients[0].to(gradient.dtype), None, None, None, None, None
 
 
-def head_loss(hidden: Tensor, head: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def head_loss(
+    hidden: Tensor,
+    head: Tensor,
+    labels: Tensor,
+    weights: Tensor,
+    others: Tensor | None = None,
+    other_weights: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
     """See `HeadLoss.forward`."""
-    found: tuple[Tensor, Tensor, Tensor] = HeadLoss.apply(hidden, head, labels, weights)  # type: ignore[no-untyped-call]
+    if others is None or other_weights is None:
+        others, other_weights = labels.new_empty(len(labels), 0), weights.new_empty(len(labels), 0)
+    found: tuple[Tensor, Tensor, Tensor] = HeadLoss.apply(  # type: ignore[no-untyped-call]
+        hidden, head, labels, weights, others, other_weights
+    )
     return found
 
 

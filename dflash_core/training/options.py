@@ -20,6 +20,8 @@ class TrainOptions:
         learning_rate, warmup, weight_decay, clip: of AdamW; `warmup` as a share of the steps.
         gamma: slot k weighs `exp(-(k - 1) / gamma)`; 4, 5, 7 for blocks of 8, 10, 16.
         weighting: "decay" by gamma alone, or "dpace", by the draft's own confidence.
+        distill: share of a slot's loss that is cross entropy with what the target thought likely (its 8 most
+            probable tokens, as far as the draft knows them); the rest is with the token that it chose.
         noise: standard deviation of noise on the hidden states, in their own root mean squares.
         draft_vocab: learn the so many lowest token ids only, or those listed in a JSON file; the draft is
             then best run with the same.
@@ -39,6 +41,7 @@ class TrainOptions:
     clip: float = 1.0
     gamma: float = 4.0
     weighting: Weighting = "decay"
+    distill: float = 0.0
     noise: float = 0.0
     draft_vocab: int | str | None = None
     start: str = "target"
@@ -64,3 +67,5 @@ class TrainOptions:
             raise SettingsError(f"gamma is {self.gamma}; it must be above 0.")
         if not 0 <= self.warmup < 1:
             raise SettingsError(f"warmup is {self.warmup}; it is a share of the steps, from 0 up to 1.")
+        if not 0 <= self.distill <= 1:
+            raise SettingsError(f"distill is {self.distill}; it is a share of the loss, from 0 to 1.")

@@ -57,7 +57,8 @@ def begin(folder: Path, options: TrainOptions, about: Mapping[str, Any]) -> None
         except OSError as error:
             raise DFlashError(f"{folder} cannot be written to: {error}.") from None
         return
-    known = json.loads(path.read_text())
+    # An option that came with a later version than the run's was at its default.
+    known = {**asdict(TrainOptions()), **json.loads(path.read_text())}
     for name in sorted({*known, *wanted}):
         if known.get(name) != wanted.get(name):
             raise DFlashError(

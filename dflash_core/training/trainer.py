@@ -50,6 +50,11 @@ class Trainer:
                 f"There are {len(corpus.training)} training sequences, fewer than a batch ({options.batch}); "
                 "make more answers or smaller batches."
             )
+        if options.distill and any(shard.likely is None for shard in corpus.shards):
+            raise DFlashError(
+                f"distill is {options.distill}, but what the target thought likely is not there for every "
+                "shard; compute it, or set distill to 0."
+            )
         self._model = model
         self._corpus = corpus
         self._dtype = DTYPES[options.dtype]
@@ -179,10 +184,18 @@ class Trainer:
     def _loss(self, hidden: Tensor, batch: Batch, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The loss, and per slot the log-probability of its token and whether it was the best."""
         labels = self._rows[batch.labels]
-        loss, log_probs, right = head_loss(
-            hidden.reshape(-1, hidden.shape[-1]), self._head, labels.flatten(), weights.flatten()
-        )
+        rows = hidden.reshape(-1, hidden.shape[-1])
+        own, others, shares = self._split(batch, weights.flatten())
+        loss, log_probs, right = head_loss(rows, self._head, labels.flatten(), own, others, shares)
         return loss, log_probs.view(labels.shape), right.view(labels.shape)
+
+    def _split(self, batch: Batch, weights: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Weights [N] of slots, shared out: to the label [N], and to what was likely [N, K] with its rows."""
+        share = self._options.distill
+        if not share or batch.likely is None:
+            return weights, None, None
+        others, probs = batch.likely.among(self._rows)
+        return (1 - share) * weights, others.flatten(0, -2), share * weights[:, None] * probs.flatten(0, -2)
 
     def _groups(self) -> list[dict[str, object]]:
         """Norms, convolutions and codebooks are not pulled towards zero."""

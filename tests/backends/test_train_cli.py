@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from tiny_folder import tiny_folder
 
 from dflash_core.checkpoint.load import load_checkpoint
+from dflash_core.cli.train import train_command
 from dflash_core.training.data.store import Answer, AnswerStore
 
 STEPS = 300
@@ -93,6 +94,30 @@ def test_a_run_that_is_killed_and_resumed_is_the_same_to_the_last_bit(tmp_path, 
         timeout=120,
     )
     assert inspected.returncode == 0, inspected.stdout + inspected.stderr
+
+
+def test_distillation_uses_the_hidden_states_that_are_there(tmp_path, target, data, capsys):
+    """And says what is added to them; a run without it neither writes nor reads that."""
+    features = tmp_path / "features"
+    shape = {"layers": 1, "taps": "1,3", "mask_token_id": 3, "start": "random", "block_size": 4}
+    small = {"steps": 2, "batch": 4, "anchors": 4, "features": features, **shape}
+    train_command(str(target), data, tmp_path / "plain", **small)
+    assert "likeliest" not in capsys.readouterr().err
+    before = {path.name: path.stat().st_mtime_ns for path in features.iterdir()}
+    assert sorted(before) == ["features.json", "shard-00000.bf16"]
+
+    train_command(str(target), data, tmp_path / "distilled", distill=0.5, **small)
+    said = capsys.readouterr()
+    assert "The target's likeliest tokens take 0.00 GiB more." in said.err
+    after = {path.name: path.stat().st_mtime_ns for path in features.iterdir()}
+    assert sorted(after.keys() - before.keys()) == ["shard-00000.top8", "top8.json"]
+    assert all(after[name] == before[name] for name in before)
+    assert "| distill | 0.5 |" in (tmp_path / "distilled" / "draft" / "README.md").read_text()
+
+    (features / "shard-00000.top8").write_bytes(b"rubbish")
+    train_command(str(target), data, tmp_path / "again", **small)
+    ours, theirs = (load_file(tmp_path / name / "state.safetensors") for name in ("plain", "again"))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
 @pytest.mark.parametrize(
