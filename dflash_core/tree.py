@@ -97,25 +97,35 @@ def from_parents(tokens: Tensor, parents: Tensor, num_nodes: Tensor, max_depth: 
 
 
 def best_first(
-    anchors: Tensor, log_probs: Tensor, ids: Tensor, budgets: Tensor, max_budget: int
+    anchors: Tensor,
+    log_probs: Tensor,
+    ids: Tensor,
+    budgets: Tensor,
+    max_budget: int,
+    choice: Tensor | None = None,
 ) -> tuple[TokenTree, Tensor]:
-    """The most probable tree of each request's budget, when the slots of its block are independent.
+    """The most probable tree of each request's budget.
+
+    Without `choice` the slots of a block are independent; with it a token's probability depends on the
+    candidate before it, and entry k of a row is the candidate that `choice` says.
 
     Args:
         anchors: [B] int64.
         log_probs: [B, D, K] floats, the K best of each depth, best first; -inf for what must not be drafted,
-            for instance all of the depths beyond a request's verify length.
-        ids: [B, D, K] int64, their tokens.
+            for instance all of the depths beyond a request's verify length. With `choice` [B, D, C, K], the K
+            best after each candidate of the depth before; row 0 of the first depth follows the anchor.
+        ids: [B, D, K] int64, their tokens; with `choice` [B, D, C], those of the C candidates.
         budgets: [B] int64, 0 to `max_budget`: nodes besides the anchor.
         max_budget: host integer; all trees are padded to `max_budget + 1` nodes.
+        choice: [B, D, C, K] int64.
 
     Returns:
-        The tree, and [B, max_budget + 1] float32: the log-probability of each node's own token, 0 for the
-        anchor and for padding.
+        The tree, and [B, max_budget + 1] float32: the log-probability of each node's own token (after
+        its parent's, with `choice`), 0 for the anchor and for padding.
 
-    Source: DDTree (arXiv 2604.12989).
+    Source: DDTree (arXiv 2604.12989) for independent slots; see `build_tree`.
     """
-    built = build_tree(anchors, log_probs, ids, budgets, max_budget)
+    built = build_tree(anchors, log_probs, ids, budgets, max_budget, choice)
     tree = TokenTree(
         tokens=built.tokens,
         parents=built.parents,
@@ -123,7 +133,7 @@ def best_first(
         visible=built.visible,
         num_nodes=built.num_nodes,
         max_depth=min(log_probs.shape[1], max_budget),
-        is_chain=max_budget <= 1 or log_probs.shape[2] == 1,
+        is_chain=max_budget <= 1 or log_probs.shape[-1] == 1,
         ranks=built.ranks,
     )
     return tree, built.log_probs

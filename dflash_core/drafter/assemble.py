@@ -55,29 +55,51 @@ def tree_proposal(
     trees = shape.tensor(shape.trees, device)
     log_probs = _spread(candidates.log_probs, rows, batch, shape.everyone)
     ids = _spread(candidates.ids, rows, batch, shape.everyone)
+    choice = None
+    if candidates.choice is not None:
+        choice = _spread(candidates.choice, rows, batch, shape.everyone)
     if guess is not None:
-        first = torch.arange(ids.shape[2], device=device) == 0
-        sampled = first & ~trees[:, None, None]  # [B, 1, K]
-        ids = torch.where(sampled, _spread(guess.tokens, rows, batch, shape.everyone)[..., None], ids)
-        own = _spread(guess.log_probs, rows, batch, shape.everyone)[..., None]
-        log_probs = torch.where(sampled, own, log_probs)
+        tokens = _spread(guess.tokens, rows, batch, shape.everyone)
+        own = _spread(guess.log_probs, rows, batch, shape.everyone)
+        ids, log_probs, choice = _with_chains(ids, log_probs, choice, tokens, own, ~trees)
     depths = torch.arange(1, shape.depth + 1, device=device)
-    ranks = torch.arange(ids.shape[2], device=device)
+    ranks = torch.arange(log_probs.shape[-1], device=device)
     too_deep = depths >= shape.tensor(shape.verify_lengths, device)[:, None]  # [B, D']
     too_wide = (ranks > 0) & ~trees[:, None]  # [B, K]: a chain has one branch
-    outside = too_deep[:, :, None] | too_wide[:, None, :]
+    outside = too_deep[:, :, None] | too_wide[:, None, :]  # [B, D', K]
+    if choice is not None:
+        outside = outside[:, :, None]
     tree, node_log_probs = best_first(
         anchors,
         log_probs.masked_fill(outside, float("-inf")),
         ids,
         shape.tensor(shape.budgets, device),
         int(shape.budgets.max()),
+        choice,
     )
     drawn = guess.distribution if guess is not None else None
     distribution = _by_node(drawn, shape, rows, batch, tree.width)
     if distribution is not None:
         distribution = replace(distribution, drawn=~trees)
     return Proposal(tree, distribution, node_log_probs)
+
+
+def _with_chains(
+    ids: Tensor, log_probs: Tensor, choice: Tensor | None, tokens: Tensor, own: Tensor, chains: Tensor
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Candidates of B rows, of which some are chains of given tokens: candidate 0 all the way down.
+
+    Args:
+        tokens, own: [B, D'], the chains' tokens and their log-probabilities.
+        chains: [B] bool.
+    """
+    first = (torch.arange(ids.shape[2], device=ids.device) == 0) & chains[:, None, None]  # [B, 1, C]
+    ids = torch.where(first, tokens[..., None], ids)
+    if choice is None:
+        return ids, torch.where(first, own[..., None], log_probs), None
+    first = first[:, :, None, : choice.shape[3]]  # [B, 1, 1, K]
+    log_probs = torch.where(first, own[..., None, None], log_probs)
+    return ids, log_probs, choice.masked_fill(first, 0)
 
 
 def _by_node(

@@ -49,15 +49,19 @@ class Guess:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Several tokens for each of the D' drafted slots, best first.
+    """Several tokens for each of the D' drafted slots, as `dflash_core.tree.best_first` takes them.
 
     Attributes:
-        log_probs: [B, D', K] float32, at temperature 1.
-        ids: [B, D', K] int64.
+        log_probs: [B, D', K] float32, at temperature 1, best first; with a `choice` [B, D', C, K], after each
+            candidate of the slot before.
+        ids: [B, D', K] int64; with a `choice` [B, D', C].
+        choice: [B, D', C, K] int64, which of the C candidates each entry is, where that depends on the
+            candidate before; else `None`.
     """
 
     log_probs: Tensor
     ids: Tensor
+    choice: Tensor | None = None
 
 
 def guess(
@@ -86,13 +90,20 @@ def candidates(
 ) -> Candidates:
     """The `count` best tokens a slot, or fewer where there are not so many.
 
-    A selector, or a Markov head, scores the candidates of a slot after the best token of the slot before.
+    A selector scores the candidates of a slot after every candidate of the slot before, so that a tree's node
+    is as likely as it is after its own parent. A Markov head scores them after the best token before.
+
+    Source: DFlash2's selector for the scores; giving them to a tree is ours.
     """
     logits = head(hidden)
     if selector is None:
         scores, rows = topk(logits, min(count, logits.shape[-1]))
         log_probs = scores - logits.logsumexp(-1, keepdim=True)
         return Candidates(log_probs.clamp(max=0), head.tokens(rows))
+    if isinstance(selector, CandidateSelector):
+        ids, pairs = selector.pairs(hidden, logits, head, anchors)
+        after, choice = pairs.log_softmax(-1).sort(dim=-1, descending=True, stable=True)
+        return Candidates(after[..., :count], ids, choice[..., :count])
     ids, scores, _ = selector(hidden, logits, head, anchors, None, None)
     log_probs, order = scores.log_softmax(-1).sort(-1, descending=True)
     return Candidates(log_probs[..., :count], ids.gather(-1, order)[..., :count])

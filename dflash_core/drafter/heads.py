@@ -11,6 +11,7 @@ from dflash_core.drafter.weights import Weights, frozen, linear
 from dflash_core.errors import SettingsError
 from dflash_core.spec import DraftSpec, SelectorSpec
 from dflash_core.target import TargetModel
+from dflash_kernels.selector_pairs import selector_pairs
 from dflash_kernels.selector_walk import selector_walk
 from dflash_kernels.topk import topk
 
@@ -133,8 +134,7 @@ class CandidateSelector(nn.Module):
             ids, scores: [B, D', K], the candidates and how they were scored.
             picks: [B, D'] int64, indices of candidates.
         """
-        unary, rows = topk(logits, min(self.top_k, logits.shape[-1]))
-        ids = head.tokens(rows)
+        unary, ids = self._candidates(logits, head)
         picks, scores = selector_walk(
             unary,
             ids,
@@ -146,3 +146,24 @@ class CandidateSelector(nn.Module):
             uniforms,
         )
         return ids, scores, picks
+
+    def pairs(
+        self, hidden: Tensor, logits: Tensor, head: DraftHead, anchors: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Score every candidate after every candidate before it; see `dflash_kernels.selector_pairs`.
+
+        Args:
+            hidden: [B, D', D], the drafted slots. logits: [B, D', n], theirs.
+
+        Returns:
+            ids: [B, D', K], the candidates.
+            scores: [B, D', K, K]; row a of a slot comes after candidate a of the slot before.
+        """
+        unary, ids = self._candidates(logits, head)
+        projected = self.hidden_projection(hidden)
+        return ids, selector_pairs(unary, ids, projected, self.predecessors, self.successors, anchors)
+
+    def _candidates(self, logits: Tensor, head: DraftHead) -> tuple[Tensor, Tensor]:
+        """Logits and target ids [B, D', K] of the best of every slot."""
+        unary, rows = topk(logits, min(self.top_k, logits.shape[-1]))
+        return unary, head.tokens(rows)

@@ -97,6 +97,26 @@ def test_best_first_trees(batch, depth, ranks, max_budget, coarse, seed):
         torch.testing.assert_close(taken.sort(descending=True).values, best)
 
 
+@settings(max_examples=30, deadline=None)
+@given(
+    batch=st.integers(1, 3),
+    depth=st.integers(1, 5),
+    candidates=st.integers(1, 5),
+    max_budget=st.integers(0, 25),
+    seed=st.integers(0, 999),
+)
+def test_trees_whose_tokens_depend_on_the_one_before(batch, depth, candidates, max_budget, seed):
+    generator = torch.Generator().manual_seed(seed)
+    log_probs = torch.randn(batch, depth, candidates, candidates, generator=generator).log_softmax(-1)
+    log_probs, choice = log_probs.sort(-1, descending=True)
+    ids = torch.rand(batch, depth, 40, generator=generator).argsort(-1)[..., :candidates] + 1
+    budgets = torch.randint(0, max_budget + 1, (batch,), generator=generator)
+    tree, _ = best_first(torch.full((batch,), 99), log_probs, ids, budgets, max_budget, choice)
+    assert_well_formed(tree)
+    possible = sum(candidates**level for level in range(1, depth + 1))
+    assert tree.num_nodes.tolist() == [1 + min(possible, int(budget)) for budget in budgets]
+
+
 @pytest.mark.parametrize("smaller", [1, 2, 5, 9])
 def test_nodes_up_to_a_rank_are_the_tree_of_that_budget(smaller):
     """What a schedule learns from one budget about all smaller ones rests on this."""
