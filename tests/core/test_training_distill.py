@@ -1,6 +1,7 @@
 """Distillation: slots learn what the target thought likely in their place; without it nothing changes."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -156,18 +157,24 @@ def test_without_distillation_a_run_is_the_same_with_and_without_what_was_likely
     assert not list((tmp_path / "without").glob(f"*top{TOP}*"))
 
 
-def test_the_share_decides(target, data, tmp_path):
-    """And what is likely is learnt as far as the draft knows the tokens."""
+@pytest.mark.parametrize("vocabulary", [None, 20])
+def test_the_share_decides(target, data, tmp_path, vocabulary):
+    """Of the first step's loss; a target that is sure of its token says the same twice."""
     text = corpus(target, data, tmp_path / "features")
-    found = []
-    for share, vocabulary in ((0.0, None), (0.5, None), (1.0, None), (1.0, 20)):
-        run, model = trainer(
-            tmp_path / f"{share} {vocabulary}", text, steps=3, distill=share, draft_vocab=vocabulary
-        )
-        run.train()
-        found.append(model.parameter("fc.weight").detach())
-    for index, one in enumerate(found):
-        assert not any(torch.equal(one, other) for other in found[:index])
+    (shard,) = text.shards
+    certain = Likely(shard.tokens.roll(-1)[:, None], torch.ones(len(shard.tokens), 1))
+    sure = Corpus.of([replace(shard, likely=certain)])
+
+    def first_loss(name, corpus, share):
+        folder = tmp_path / f"{name} {share}"
+        run, _ = trainer(folder, corpus, steps=1, distill=share, draft_vocab=vocabulary)
+        return run.train().loss
+
+    hard, soft = first_loss("text", text, 0.0), first_loss("text", text, 1.0)
+    assert soft != pytest.approx(hard, rel=1e-5)
+    assert first_loss("text", text, 0.25) == pytest.approx(0.75 * hard + 0.25 * soft, rel=1e-6)
+    for share in (0.25, 1.0):
+        assert first_loss("sure", sure, share) == pytest.approx(hard, rel=1e-6)
 
 
 def test_an_interrupted_run_is_the_same_run(target, data, tmp_path):
