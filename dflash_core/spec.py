@@ -6,9 +6,9 @@ from typing import Literal
 ProposalHead = Literal["independent", "selector", "markov"]
 MarkovKind = Literal["vanilla"]
 """DSpark's Markov heads; its gated and recurrent ones are not understood yet."""
-ConfidenceFeature = Literal["slot", "log_prob"]
-"""What a confidence head may know of a slot beside its hidden state: which slot it is (one-hot), and the
-draft's log-probability of its token."""
+ConfidenceFeature = Literal["slot", "log_prob", "before"]
+"""What a confidence head may know of a slot beside its hidden state: which slot it is (one-hot), the draft's
+log-probability of its token, and the Markov head's row of the token before it."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,13 @@ class MarkovSpec:
 
 @dataclass(frozen=True)
 class ConfidenceSpec:
-    """A two-layer MLP that says how likely a slot's draft is accepted, given that all before it were.
+    """What says how likely a slot's draft is accepted, given that all before it were.
 
+    It is a two-layer MLP of this `hidden_size`, or one linear layer where that is `None`, as DSpark's.
     `temperatures` are one number a drafted slot: the logit is divided by it.
     """
 
-    hidden_size: int
+    hidden_size: int | None
     features: tuple[ConfidenceFeature, ...]
     temperatures: tuple[float, ...]
 

@@ -1,7 +1,9 @@
 """The keys and tensors of a confidence head, and what a config says about how its draft is to be run.
 
-The head is a two-layer MLP, `down(silu(up(x)))`, whose input x is a drafted slot's hidden state (after the
-final norm) and behind it the features that the config lists. `dflash_config.confidence_head` describes it.
+The head is a two-layer MLP, `down(silu(up(x)))`, or DSpark's linear layer, `proj(x)`. Its input x is the
+hidden state that predicts a draft (after the final norm), and behind it the features that the config lists.
+`dflash_config.confidence_head` describes it. DSpark's own is described by flags (see `dspark`), which have no
+words for temperatures.
 """
 
 from __future__ import annotations
@@ -11,48 +13,74 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from dflash_core.checkpoint.keys import Keys, show
+from dflash_core.errors import CheckpointError
 from dflash_core.spec import ConfidenceFeature, ConfidenceSpec, DraftSpec, ProtocolSpec
 
 CONFIDENCE_SECTION = "confidence_head"
 CONFIDENCE_PREFIX = "confidence_head."
 ACTIVATION = "silu"
+MLP, LINEAR = "mlp", "linear"
 FEATURES: tuple[ConfidenceFeature, ...] = get_args(ConfidenceFeature)
+OURS: tuple[ConfidenceFeature, ...] = ("slot", "log_prob")
+"""Those that a head of any draft may have; DSpark's other one is its Markov head's."""
 WIDEST = 1 << 16
 BLOCK_DIFFUSION, PADDING = "block_diffusion", "padding_side"
 
 
-def read_confidence(keys: Keys, block_size: int) -> ConfidenceSpec | None:
-    """The head that a config describes; `None` where it describes none."""
+def read_confidence(keys: Keys, block_size: int, markov: bool) -> ConfidenceSpec | None:
+    """The head that a config describes; `None` where it describes none.
+
+    Args:
+        markov: whether the draft has a Markov head, whose rows it may then take.
+    """
     section = keys.section(CONFIDENCE_SECTION)
     if section is None:
         return None
-    width = section.integer("hidden_size", 1, WIDEST)
-    section.maybe_text("activation", {ACTIVATION})
-    features, temperatures = _features(section), _temperatures(section, block_size)
+    width = None
+    if section.maybe_text("kind", {MLP, LINEAR}) != LINEAR:
+        width = section.integer("hidden_size", 1, WIDEST)
+        section.maybe_text("activation", {ACTIVATION})
+    features, temperatures = (
+        _features(section, FEATURES if markov else OURS),
+        _temperatures(section, block_size),
+    )
     section.rest()
     return ConfidenceSpec(width, features, temperatures)
 
 
 def write_confidence(head: ConfidenceSpec) -> dict[str, Any]:
     """What `read_confidence` reads."""
+    mlp = {"hidden_size": head.hidden_size, "activation": ACTIVATION}
     return {
-        "hidden_size": head.hidden_size,
-        "activation": ACTIVATION,
+        **({"kind": LINEAR} if head.hidden_size is None else mlp),
         "features": list(head.features),
         "temperatures": list(head.temperatures),
     }
 
 
 def confidence_inputs(spec: DraftSpec, head: ConfidenceSpec) -> int:
-    """Numbers that the head takes a slot."""
-    widths: Mapping[ConfidenceFeature, int] = {"slot": spec.block_size - 1, "log_prob": 1}
+    """Numbers that the head takes a slot.
+
+    Raises:
+        CheckpointError: it wants to know what only a Markov head can tell, and there is none.
+    """
+    if "before" in head.features and spec.markov is None:
+        raise CheckpointError(
+            "The confidence head's feature before is a row of a Markov head, but the draft has no such head "
+            "(markov_rank)."
+        )
+    rank = 0 if spec.markov is None else spec.markov.rank
+    widths: Mapping[ConfidenceFeature, int] = {"slot": spec.block_size - 1, "log_prob": 1, "before": rank}
     return spec.hidden_size + sum(widths[feature] for feature in head.features)
 
 
 def confidence_shapes(spec: DraftSpec, head: ConfidenceSpec) -> dict[str, tuple[int, ...]]:
     """Canonical names and shapes of the head's tensors."""
+    inputs = confidence_inputs(spec, head)
+    if head.hidden_size is None:
+        return {f"{CONFIDENCE_PREFIX}proj.weight": (1, inputs), f"{CONFIDENCE_PREFIX}proj.bias": (1,)}
     return {
-        f"{CONFIDENCE_PREFIX}up.weight": (head.hidden_size, confidence_inputs(spec, head)),
+        f"{CONFIDENCE_PREFIX}up.weight": (head.hidden_size, inputs),
         f"{CONFIDENCE_PREFIX}up.bias": (head.hidden_size,),
         f"{CONFIDENCE_PREFIX}down.weight": (1, head.hidden_size),
         f"{CONFIDENCE_PREFIX}down.bias": (1,),
@@ -88,12 +116,12 @@ def write_protocol(protocol: ProtocolSpec | None) -> dict[str, Any]:
     return {} if protocol is None else {BLOCK_DIFFUSION: True, PADDING: protocol.padding_side}
 
 
-def _features(section: Keys) -> tuple[ConfidenceFeature, ...]:
+def _features(section: Keys, known: tuple[ConfidenceFeature, ...]) -> tuple[ConfidenceFeature, ...]:
     given = section.find("features")
     features = [] if given is None else given
-    found = [one for one in FEATURES if isinstance(features, list) and one in features]
+    found = [one for one in known if isinstance(features, list) and one in features]
     if not isinstance(features, list) or sorted(found) != sorted(map(str, features)):
-        section.fail("features", f"is {show(given)}; understood are {', '.join(FEATURES)}, each once.")
+        section.fail("features", f"is {show(given)}; understood are {', '.join(known)}, each once.")
     return tuple(features)
 
 

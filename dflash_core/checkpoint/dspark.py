@@ -1,4 +1,4 @@
-"""DSpark's keys and tensors: a Markov head, and an anchor slot that predicts the first draft.
+"""DSpark's keys and tensors: a Markov head, a confidence head, an anchor slot that predicts the first draft.
 
 What stands as `block_size` in a file is the number of slots that the network runs over. Where the anchor's
 slot predicts, that is the number of drafts; where it does not, the anchor counts beside them.
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dflash_core.checkpoint.keys import Keys, show
-from dflash_core.spec import DraftSpec, MarkovSpec
+from dflash_core.spec import ConfidenceSpec, DraftSpec, MarkovSpec
 
 ARCHITECTURE = "DSparkDraftModel"
 PROJECTOR = "dspark"
@@ -54,9 +54,6 @@ def read_heads(keys: Keys, named: bool) -> Heads:
             f"is {show(shifted)}: slots {'do' if shifted else 'do not'} predict the next position; but by "
             f"other keys this draft's anchor slot {'does' if predicts else 'does not'}. Keep the right one.",
         )
-    keys.locked({"enable_confidence_head": ((False,), "DSpark's confidence head")})
-    for training in ("confidence_head_alpha", "confidence_head_with_markov"):
-        keys.find(training)
     return Heads(predicts, _markov(keys, dspark))
 
 
@@ -67,6 +64,26 @@ def write_heads(spec: DraftSpec) -> dict[str, Any]:
     if spec.markov is None:
         return {"markov_rank": 0}
     return {"markov_rank": spec.markov.rank, "markov_head_type": spec.markov.kind}
+
+
+def read_flags(keys: Keys, drafts: int, markov: MarkovSpec | None) -> ConfidenceSpec | None:
+    """DSpark's own confidence head, a linear layer, where its flags say that there is one."""
+    keys.find("confidence_head_alpha")  # the weight of its loss
+    with_markov = keys.maybe_flag("confidence_head_with_markov") is not False
+    if not keys.maybe_flag("enable_confidence_head"):
+        return None
+    if with_markov and markov is None:
+        keys.fail(
+            "confidence_head_with_markov", "must be false, since there is no Markov head (markov_rank is 0)."
+        )
+    return ConfidenceSpec(None, ("before",) if with_markov else (), (1.0,) * drafts)
+
+
+def write_flags(head: ConfidenceSpec | None) -> dict[str, Any]:
+    """What `read_flags` reads; that there is none, where the head is another."""
+    if head is None or head.hidden_size is not None or head.features not in ((), ("before",)):
+        return {"enable_confidence_head": False}
+    return {"enable_confidence_head": True, "confidence_head_with_markov": head.features != ()}
 
 
 def markov_shapes(spec: DraftSpec, head: MarkovSpec) -> dict[str, tuple[int, ...]]:

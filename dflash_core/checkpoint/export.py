@@ -203,7 +203,7 @@ def load_head(path: str | os.PathLike[str], spec: DraftSpec, dialects: Dialects 
             )
         return head
     keys = Keys(folder.where(HEAD_JSON), [Source("", read_json(folder, HEAD_JSON))])
-    described = read_confidence(keys, spec.block_size)
+    described = read_confidence(keys, spec.block_size, spec.markov is not None)
     keys.rest()
     if described is None:
         raise CheckpointError(f"{folder.where(HEAD_JSON)}: {CONFIDENCE_SECTION} is missing.")

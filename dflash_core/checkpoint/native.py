@@ -31,7 +31,7 @@ from dflash_core.checkpoint.confidence import (
     write_protocol,
 )
 from dflash_core.checkpoint.dspark import ARCHITECTURE as DSPARK
-from dflash_core.checkpoint.dspark import KINDS, Heads, read_heads, write_heads
+from dflash_core.checkpoint.dspark import KINDS, Heads, read_flags, read_heads, write_flags, write_heads
 from dflash_core.checkpoint.inert import INERT
 from dflash_core.checkpoint.keys import Keys, Source, show
 from dflash_core.checkpoint.layers import read_layers, write_layers
@@ -86,7 +86,14 @@ def read_native(config: Mapping[str, Any], where: str, dialect: str) -> DraftSpe
     causal, fallback = keys.maybe_flag("is_causal"), keys.maybe_flag("causal")
     layers = read_layers(keys, count, causal if causal is not None else fallback)
     taps = _taps(keys, count, body["num_target_layers"])
-    confidence = read_confidence(keys, body["block_size"])
+    block = body["block_size"]
+    flagged = None if name == SECOND else read_flags(keys, block - 1, heads.markov)
+    confidence = read_confidence(keys, block, heads.markov is not None)
+    if flagged and confidence and write_flags(confidence) != write_flags(flagged):
+        keys.fail(
+            CONFIDENCE_SECTION,
+            "describes another head than enable_confidence_head and confidence_head_with_markov. Keep one.",
+        )
     protocol = read_protocol(keys)
     _, extra = keys.rest()
     return DraftSpec(
@@ -95,7 +102,7 @@ def read_native(config: Mapping[str, Any], where: str, dialect: str) -> DraftSpe
         taps=taps,
         markov=heads.markov,
         anchor_predicts=heads.anchor_predicts,
-        confidence=confidence,
+        confidence=confidence or flagged,
         protocol=protocol,
         extra=extra,
         **body,
@@ -114,9 +121,12 @@ def write_native(spec: DraftSpec, **more: Any) -> dict[str, Any]:
             "this layout borrows embedding and head from the target, but the draft has its own "
             f"(draft_vocab_size {spec.draft_vocab_size}). Keep it in the speculators layout."
         )
-    if spec.confidence is not None:
-        more[CONFIDENCE_SECTION] = write_confidence(spec.confidence)
     heads = {} if spec.conv is not None else write_heads(spec)
+    flags = write_flags(spec.confidence) if named(spec) == DSPARK else {}
+    if spec.confidence is not None and not (
+        flags.get("enable_confidence_head") and set(spec.confidence.temperatures) == {1.0}
+    ):
+        more[CONFIDENCE_SECTION] = write_confidence(spec.confidence)
     return {
         **write_body(spec),
         **write_layers(spec.layers),
@@ -125,7 +135,7 @@ def write_native(spec: DraftSpec, **more: Any) -> dict[str, Any]:
         "architectures": [named(spec)],
         "dtype": spec.dtype,
         "block_size": spec.network_slots,
-        SECTION: {**write_draft(spec), **heads, "target_layer_ids": list(spec.taps), **more},
+        SECTION: {**write_draft(spec), **heads, **flags, "target_layer_ids": list(spec.taps), **more},
     }
 
 

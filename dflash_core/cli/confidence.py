@@ -134,13 +134,13 @@ def feature_names(text: str) -> tuple[ConfidenceFeature, ...]:
     Raises:
         SettingsError: one is unknown, or named twice.
     """
-    from dflash_core.checkpoint.confidence import FEATURES
+    from dflash_core.checkpoint.confidence import OURS
     from dflash_core.errors import SettingsError
 
     given = [] if text.strip() in ("", "none") else [name.strip() for name in text.split(",")]
-    if len(set(given)) < len(given) or not set(given) <= set(FEATURES):
-        raise SettingsError(f"--features is {text!r}; it must be none, or some of {', '.join(FEATURES)}.")
-    return tuple(feature for feature in FEATURES if feature in given)
+    if len(set(given)) < len(given) or not set(given) <= set(OURS):
+        raise SettingsError(f"--features is {text!r}; it must be none, or some of {', '.join(OURS)}.")
+    return tuple(feature for feature in OURS if feature in given)
 
 
 def parameter_count(pair: Pair) -> int:

@@ -98,7 +98,9 @@ def _specials(spec: DraftSpec) -> Iterator[str]:
         yield "the anchor's slot predicts the first draft"
     if spec.confidence is not None:
         extra = "".join(f", {feature}" for feature in spec.confidence.features)
-        yield f"confidence head of width {spec.confidence.hidden_size} (hidden state{extra})"
+        width = spec.confidence.hidden_size
+        kind = "linear confidence head" if width is None else f"confidence head of width {width}"
+        yield f"{kind} (hidden state{extra})"
     if spec.protocol is not None:
         yield f"block_diffusion, prompts padded on the {spec.protocol.padding_side}"
     if spec.attention_bias:

@@ -12,7 +12,7 @@ from dflash_core.drafter.assemble import chain_proposal, plain_proposal, tree_pr
 from dflash_core.drafter.base import DraftContext
 from dflash_core.drafter.block_context import BlockContext
 from dflash_core.drafter.confidence import ConfidenceHead
-from dflash_core.drafter.guess import Chooser, Noise, candidates, guess
+from dflash_core.drafter.guess import Chooser, Guess, Noise, candidates, guess
 from dflash_core.drafter.heads import CandidateSelector, build_head
 from dflash_core.drafter.hosted import HostedContext, HostedPool
 from dflash_core.drafter.markov import MarkovHead
@@ -175,10 +175,19 @@ class BlockDrafter:
         trees = bool(shape.trees.any())
         chosen = guess(hidden, self.head, self.selector, starts, noise) if sampled or not trees else None
         if chosen is not None and not trees:
-            sure = None if self.confidence is None else self.confidence(hidden, chosen.log_probs)
-            return chain_proposal(anchors, shape, rows, chosen, sure)
+            return chain_proposal(anchors, shape, rows, chosen, self._sure(hidden, starts, chosen))
         wide = candidates(hidden, self.head, self.selector, starts, int(shape.budgets.max()))
         return tree_proposal(anchors, shape, rows, wide, chosen)
+
+    def _sure(self, hidden: Tensor, anchors: Tensor, chosen: Guess) -> Tensor | None:
+        """The confidence [B, D'] of chains, where there is a head for it."""
+        if self.confidence is None:
+            return None
+        before = None
+        if isinstance(self.selector, MarkovHead):
+            before = self.selector.rows(anchors, chosen.tokens)
+        sure: Tensor = self.confidence(hidden, chosen.log_probs, before)
+        return sure
 
     def _hidden(self, anchors: Tensor, read: ContextRead, shape: DraftShape) -> Tensor:
         """One forward over the whole planned blocks; [B, D', D] of the slots that predict what is wanted.

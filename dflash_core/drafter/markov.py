@@ -1,5 +1,6 @@
 """DSpark's Markov head: the best candidates of every slot, scored after the token before."""
 
+import torch
 from torch import Tensor, nn
 
 from dflash_core.checkpoint.dspark import FROM, INTO
@@ -25,6 +26,15 @@ class MarkovHead(nn.Module):
         super().__init__()
         self.before = frozen(weights(FROM))
         self.after = frozen(weights(INTO))
+
+    def rows(self, anchors: Tensor, tokens: Tensor) -> Tensor:
+        """[B, D', R], those of the tokens before each drafted slot.
+
+        Args:
+            anchors: [B] int64. tokens: [B, D'] int64, of the drafted slots.
+        """
+        rows: Tensor = self.before[torch.cat([anchors[:, None], tokens[:, :-1]], 1)]
+        return rows
 
     def forward(
         self,

@@ -83,9 +83,9 @@ SPECFORGE_1 = {
 }
 DSPARK_SECTION = {
     **ZLAB_1["dflash_config"],
-    "confidence_head_alpha": 0.0,
-    "confidence_head_with_markov": False,
-    "enable_confidence_head": False,
+    "confidence_head_alpha": 1.0,
+    "confidence_head_with_markov": True,
+    "enable_confidence_head": True,
     "markov_head_type": "vanilla",
     "markov_rank": 6,
 }
@@ -98,7 +98,7 @@ SPECFORGE_SPARK = {
 }
 ZLAB_SPARK = {
     **{key: value for key, value in SPECFORGE_SPARK.items() if key != "auto_map"},
-    "dflash_config": DSPARK_SECTION,
+    "dflash_config": {**ZLAB_1["dflash_config"], "enable_confidence_head": False, "markov_rank": 6},
 }
 ZLAB_MARKOV = {
     **ZLAB_1,

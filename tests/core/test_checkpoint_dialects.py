@@ -19,7 +19,7 @@ from checkpoint_samples import (
 
 from dflash_core.checkpoint.load import load_checkpoint, read_spec
 from dflash_core.errors import CheckpointError
-from dflash_core.spec import ConvSpec, LayerSpec, MarkovSpec, RopeSpec, SelectorSpec
+from dflash_core.spec import ConfidenceSpec, ConvSpec, LayerSpec, MarkovSpec, RopeSpec, SelectorSpec
 
 FULL = LayerSpec(None, False)
 
@@ -75,7 +75,29 @@ def test_a_dspark_block_counts_its_drafts_only_and_its_anchor_predicts(config, d
     assert (spec.block_size, spec.network_slots) == (8, 7), "seven inputs, seven drafts, and the anchor"
     assert spec_of(changed(config, "block_size", 1)).block_size == 2
     assert "markov_rank is missing" in refused(changed(config, "dflash_config.markov_rank", ...))
-    assert spec_of(changed(config, "dflash_config.markov_rank", 0)).head == "independent"
+    headless = changed(config, "dflash_config.markov_rank", 0)
+    headless = changed(headless, "dflash_config.enable_confidence_head", False)
+    assert spec_of(headless).head == "independent"
+
+
+def test_a_dspark_confidence_head_is_a_linear_layer_described_by_flags():
+    known = ConfidenceSpec(hidden_size=None, features=("before",), temperatures=(1.0,) * 7)
+    assert spec_of(SPECFORGE_SPARK).confidence == known
+    assert (
+        spec_of(changed(SPECFORGE_SPARK, "dflash_config.confidence_head_with_markov", ...)).confidence
+        == known
+    )
+    alone = spec_of(changed(SPECFORGE_SPARK, "dflash_config.confidence_head_with_markov", False))
+    assert alone.confidence == ConfidenceSpec(None, (), (1.0,) * 7)
+    for value in (False, ...):
+        assert (
+            spec_of(changed(SPECFORGE_SPARK, "dflash_config.enable_confidence_head", value)).confidence
+            is None
+        )
+    temperatures = [1.5] * 7
+    described = {"kind": "linear", "features": ["before"], "temperatures": temperatures}
+    calibrated = spec_of(changed(SPECFORGE_SPARK, "dflash_config.confidence_head", described))
+    assert calibrated.confidence == ConfidenceSpec(None, ("before",), tuple(temperatures))
 
 
 def test_a_dspark_draft_is_known_by_its_head_where_its_architecture_is_dflashs():
@@ -326,7 +348,26 @@ def test_rope_that_is_not_understood_is_refused_by_name(keys, named):
         (SPECFORGE_SPARK, "dflash_config.sample_from_anchor", False, "markov_rank is 6, but"),
         (SPECFORGE_SPARK, "shift_label", False, "shift_label is false"),
         (SPECFORGE_SPARK, "block_size", 0, "block_size is 0"),
-        (SPECFORGE_SPARK, "dflash_config.enable_confidence_head", True, "DSpark's confidence head"),
+        (SPECFORGE_SPARK, "dflash_config.markov_rank", 0, "confidence_head_with_markov must be false"),
+        (
+            SPECFORGE_SPARK,
+            "dflash_config.confidence_head",
+            {"hidden_size": 4},
+            "another head than enable_conf",
+        ),
+        (
+            ZLAB_1,
+            "dflash_config.confidence_head",
+            {"kind": "linear", "features": ["before"]},
+            "understood are slot",
+        ),
+        (
+            ZLAB_MARKOV,
+            "dflash_config.confidence_head",
+            {"kind": "linear", "hidden_size": 4},
+            "hidden_size is not",
+        ),
+        (ZLAB_1, "dflash_config.confidence_head", {"kind": "rnn"}, "understood are linear, mlp"),
         (SPECFORGE_1, "dflash_config.attention_mode", "mla", "attention_mode is 'mla'"),
         (SPECFORGE_1, "dflash_config.attention_modes", ["gqa", "kda"], "attention_modes is not understood"),
         (SPECULATORS_1, "aux_hidden_state_layer_ids", [0, 4], "layers count from 1"),

@@ -32,8 +32,9 @@ from dflash_core.checkpoint.convert import convert
 from dflash_core.checkpoint.load import load_checkpoint
 from dflash_core.checkpoint.save import differences, save_checkpoint
 from dflash_core.errors import CheckpointError
-from dflash_core.spec import ConvSpec, LayerSpec, MarkovSpec, RopeSpec, SelectorSpec
+from dflash_core.spec import ConfidenceSpec, ConvSpec, LayerSpec, MarkovSpec, RopeSpec, SelectorSpec
 
+LINEAR, WARM = ConfidenceSpec(None, ("before",), (1.0,) * 7), (1.0, 1.5, *(2.0,) * 5)
 SECOND = {"conv": ConvSpec(2, 8), "selector": SelectorSpec(6, 4)}
 FULL_SPECULATORS = {**SPECULATORS_1, "draft_vocab_size": 64}
 
@@ -112,6 +113,9 @@ def test_a_dspark_draft_is_the_same_in_both_layouts(tmp_path, config):
     written = json.loads((tmp_path / "c/config.json").read_text())
     assert written["architectures"] == ["DSparkDraftModel"]
     assert (written["block_size"], written["dflash_config"]["projector_type"]) == (7, "dspark")
+    flagged = first.spec.confidence is not None
+    assert written["dflash_config"]["enable_confidence_head"] == flagged
+    assert "confidence_head" not in written["dflash_config"]
 
 
 def test_a_markov_head_alone_stays_in_a_layout_that_has_words_for_it(tmp_path):
@@ -189,6 +193,11 @@ def test_a_spec_that_reads_back_differently_is_not_written(tmp_path, changes, na
         {"layers": (LayerSpec(None, False),) * 5, "taps": (3,)},
         {"anchor_predicts": True, "markov": MarkovSpec(5)},
         {"anchor_predicts": True, "block_size": 2},
+        {"anchor_predicts": True, "markov": MarkovSpec(5), "confidence": LINEAR},
+        {"anchor_predicts": True, "markov": MarkovSpec(5), "confidence": replace(LINEAR, temperatures=WARM)},
+        {"anchor_predicts": True, "confidence": replace(LINEAR, features=("slot",))},
+        {"anchor_predicts": True, "markov": MarkovSpec(5), "confidence": replace(LINEAR, hidden_size=4)},
+        {"confidence": replace(LINEAR, features=("log_prob",))},
     ],
 )
 @pytest.mark.parametrize("dialect", ["zlab", "specforge"])

@@ -23,6 +23,7 @@ from dflash_core.training.confidence import CollectOptions, observe
 from dflash_core.verify.greedy import GreedyVerifier
 
 OPTIONS = CollectOptions(max_new_tokens=40, max_batch=3)
+KINDS = {"v1": {}, "v2": {"second": True}, "spark": {"spark": True}}
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +31,10 @@ def target():
     return tiny_target("llama")
 
 
-@pytest.mark.parametrize("second", [False, True], ids=["v1", "v2"])
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_blocks_are_those_of_a_run_of_their_own(target, second, temperature):
-    draft = tiny_draft(target, second=second)
+def test_blocks_are_those_of_a_run_of_their_own(target, kind, temperature):
+    draft = tiny_draft(target, **kind)
     given = prompts(3, 8, 13, 5)
     observed = observe(target, draft, given, replace(OPTIONS, temperature=temperature))
     for index, prompt in enumerate(given):
@@ -96,14 +97,14 @@ class Listener(GreedyVerifier):
         return verdict
 
 
-@pytest.mark.parametrize("second", [False, True], ids=["v1", "v2"])
-def test_a_draft_with_a_head_says_of_each_token_what_the_head_says_of_its_slot(target, second, monkeypatch):
-    plain = tiny_draft(target, second=second)
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_a_draft_with_a_head_says_of_each_token_what_the_head_says_of_its_slot(target, kind, monkeypatch):
+    plain = tiny_draft(target, **kind)
     spec = ConfidenceSpec(4, ("slot", "log_prob"), (1.0, 2.0, 1.0, 0.5, 1.0))
     shapes = confidence_shapes(plain.spec, spec)
     generator = torch.Generator().manual_seed(0)
     tensors = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
-    draft = tiny_draft(target, second=second)
+    draft = tiny_draft(target, **kind)
     draft.confidence = ConfidenceHead(spec, tensors)
     listener = Listener()
     monkeypatch.setattr(generation, "provider", lambda kind, name: listener_or(kind, name, listener))

@@ -10,7 +10,7 @@ from dflash_core.drafter import markov
 from dflash_core.drafter.block import BlockDrafter
 from dflash_core.errors import UnsupportedError
 from dflash_core.sampling import SamplingParams, sampling_batch
-from dflash_core.spec import SelectorSpec
+from dflash_core.spec import ConfidenceSpec, SelectorSpec
 
 CONTEXT, ANCHOR = 9, 11
 GREEDY = SamplingParams()
@@ -96,6 +96,24 @@ def test_a_draft_vocabulary_keeps_the_rows_of_its_tokens():
     logits = torch.full((4, 61), float("-inf"))
     logits[:, [3, 17, 50]] = drafter.head(seen["hidden"][0])
     assert proposal.tree.tokens[0, 1:].tolist() == by_hand(drafter, logits, ANCHOR, 3)
+
+
+@pytest.mark.parametrize("features", [(), ("before",), ("log_prob", "before")], ids=str)
+@pytest.mark.parametrize(
+    "sampling", [GREEDY, SamplingParams(temperature=1.0, seed=3)], ids=["greedy", "drawn"]
+)
+def test_the_linear_confidence_head_knows_the_token_before(features, sampling):
+    spec = spark_spec(confidence=ConfidenceSpec(None, features, (1.0, 2.0, 1.0, 0.5)))
+    _, proposal, seen = drafted(spec, [5], params=sampling)
+    tensors = random_checkpoint(spec).tensors
+    known = {
+        "before": tensors[FROM][proposal.tree.tokens[0, :-1]],
+        "log_prob": proposal.log_probs[0, 1:, None],
+    }
+    x = torch.cat([seen["hidden"][0], *(known[feature] for feature in features)], -1)
+    logits = x @ tensors["confidence_head.proj.weight"][0] + tensors["confidence_head.proj.bias"]
+    expected = (logits / torch.tensor([1.0, 2.0, 1.0, 0.5])).sigmoid()
+    torch.testing.assert_close(proposal.confidence[0], torch.cat([torch.ones(1), expected]))
 
 
 def test_two_ways_to_choose_are_one_too_many():

@@ -103,6 +103,7 @@ class _Watched:
         self.block_size = drafter.block_size
         self.taps = drafter.taps
         self.start, self.join, self.commit = drafter.start, drafter.join, drafter.commit
+        self.first = 1 - drafter.spec.anchor_predicts  # the slot that predicts the first draft
         self.hidden: Tensor | None = None
         self.proposal: Proposal | None = None
 
@@ -152,7 +153,7 @@ class _Scribe(FixedSchedule):
             return
         drafted = [row for row, length in enumerate(plan.verify_lengths) if length > 1]
         log_probs = proposal.log_probs[:, 1:].float().cpu()
-        states = hidden[:, 1:].clamp(-LARGEST, LARGEST).half().cpu()
+        states = hidden[:, self._watched.first :].clamp(-LARGEST, LARGEST).half().cpu()
         for place, row in enumerate(drafted):
             if plan.block_sizes[row] != self._slots + 1:
                 continue
