@@ -90,23 +90,19 @@ def candidates(
 ) -> Candidates:
     """The `count` best tokens a slot, or fewer where there are not so many.
 
-    A selector scores the candidates of a slot after every candidate of the slot before, so that a tree's node
-    is as likely as it is after its own parent. A Markov head scores them after the best token before.
+    A selector or a Markov head scores the candidates of a slot after every candidate of the slot before, so
+    that a tree's node is as likely as it is after its own parent.
 
-    Source: DFlash2's selector for the scores; giving them to a tree is ours.
+    Source: DFlash2's selector and DSpark's Markov head for the scores; giving them to a tree is ours.
     """
     logits = head(hidden)
     if selector is None:
         scores, rows = topk(logits, min(count, logits.shape[-1]))
         log_probs = scores - logits.logsumexp(-1, keepdim=True)
         return Candidates(log_probs.clamp(max=0), head.tokens(rows))
-    if isinstance(selector, CandidateSelector):
-        ids, pairs = selector.pairs(hidden, logits, head, anchors)
-        after, choice = pairs.log_softmax(-1).sort(dim=-1, descending=True, stable=True)
-        return Candidates(after[..., :count], ids, choice[..., :count])
-    ids, scores, _ = selector(hidden, logits, head, anchors, None, None)
-    log_probs, order = scores.log_softmax(-1).sort(-1, descending=True)
-    return Candidates(log_probs[..., :count], ids.gather(-1, order)[..., :count])
+    ids, pairs = selector.pairs(hidden, logits, head, anchors)
+    after, choice = pairs.log_softmax(-1).sort(dim=-1, descending=True, stable=True)
+    return Candidates(after[..., :count], ids, choice[..., :count])
 
 
 def _selected(

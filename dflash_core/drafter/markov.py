@@ -7,6 +7,7 @@ from dflash_core.checkpoint.dspark import FROM, INTO
 from dflash_core.drafter.heads import DraftHead
 from dflash_core.drafter.weights import Weights, frozen
 from dflash_kernels.markov_walk import markov_walk
+from dflash_kernels.selector_pairs import selector_pairs
 from dflash_kernels.topk import topk
 
 CANDIDATES = 64
@@ -17,6 +18,9 @@ several times the head's work for tokens that are hardly ever picked (88 to 99 %
 the best 16 of a DFlash draft). What is drawn is drawn from these, and verified as that; so nothing is lost
 but a draft now and then.
 """
+
+PAIRED = 16
+"""Those that a tree is made of: every one of them is scored after every one of the slot before."""
 
 
 class MarkovHead(nn.Module):
@@ -50,3 +54,12 @@ class MarkovHead(nn.Module):
         ids = head.tokens(rows)
         picks, scores = markov_walk(unary, ids, self.before, self.after, anchors, temperature, uniforms)
         return ids, scores, picks
+
+    def pairs(
+        self, hidden: Tensor, logits: Tensor, head: DraftHead, anchors: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Score every candidate after every candidate before it; see `CandidateSelector.pairs`."""
+        unary, rows = topk(logits, min(PAIRED, logits.shape[-1]))
+        ids = head.tokens(rows)
+        alike = unary.new_ones(1, 1, 1).expand(*ids.shape[:2], self.before.shape[1])
+        return ids, selector_pairs(unary, ids, alike, self.before, self.after, anchors)

@@ -1,27 +1,42 @@
-"""A tree of a draft with a selector: each node as likely as the selector says after the node's own parent."""
+"""Trees of a draft with a selector or a Markov head: each node as likely as it is after its own parent."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
-from drafter_spec import random_checkpoint, second_spec
+from drafter_spec import random_checkpoint, second_spec, small_spec
 from drafter_target import StubTarget, plan
 
 from dflash_core.drafter.block import BlockDrafter
 from dflash_core.sampling import SamplingParams, sampling_batch
+from dflash_core.spec import MarkovSpec
+from dflash_core.training.start import TABLES
 
 ANCHOR, BLOCK, CONTEXT = 11, 4, 9
 DEPTH = BLOCK - 1
 
 
+@pytest.fixture(autouse=True, params=["selector", "markov"])
+def kind(request, monkeypatch):
+    """Both with six candidates a slot."""
+    for name in ("CANDIDATES", "PAIRED"):
+        monkeypatch.setattr(f"dflash_core.drafter.markov.{name}", 6)
+    specs = {"selector": second_spec(), "markov": small_spec(markov=MarkovSpec(5))}
+    monkeypatch.setattr(Case, "spec", specs[request.param])
+
+
 class Case:
-    """A random draft after a random context, and the selector's own opinion of any path."""
+    """A random draft after a random context, and its own opinion of any path."""
+
+    spec = second_spec()
 
     def __init__(self, seed, **changes):
-        spec = second_spec(**changes)
+        spec = replace(self.spec, **changes)
         checkpoint = random_checkpoint(spec, seed)
-        for codebook in ("predecessor", "successor"):  # so that the token before matters
-            checkpoint.tensors[f"candidate_selector.{codebook}_codebook"] *= 3
+        for name, tensor in checkpoint.tensors.items():
+            if name in TABLES or name in TABLES.values():  # so that the token before matters
+                tensor *= 3
         self.drafter = BlockDrafter(checkpoint, StubTarget(spec, seed), fast="off")
         self.context = self.drafter.start()
         taps = torch.randn(CONTEXT, spec.tap_width, generator=torch.Generator().manual_seed(seed))
@@ -38,10 +53,14 @@ class Case:
 
     def after(self, slot, before):
         """{candidate: log-probability} of a slot after a token."""
-        selector = self.drafter.selector
-        unary, ids = self.logits[slot].topk(selector.top_k)
-        pull = selector.predecessors[before] * selector.hidden_projection(self.hidden[slot])
-        scores = (unary + selector.successors[ids] @ pull).log_softmax(-1)
+        chooser = self.drafter.selector
+        unary, ids = self.logits[slot].topk(6)
+        if self.spec.markov:
+            scores = unary + chooser.after[ids] @ chooser.before[before]
+        else:
+            pull = chooser.predecessors[before] * chooser.hidden_projection(self.hidden[slot])
+            scores = unary + chooser.successors[ids] @ pull
+        scores = scores.log_softmax(-1)
         return dict(zip(ids.tolist(), scores.tolist(), strict=True))
 
     def every_path(self):
@@ -64,7 +83,7 @@ def paths(tree):
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("budget", [3, 25, 258])
-def test_the_nodes_are_the_likeliest_paths_and_carry_the_selectors_log_probs(budget, seed):
+def test_the_nodes_are_the_likeliest_paths_and_carry_their_log_probs(budget, seed):
     """258 nodes are all there are, and more than are built on the host."""
     case = Case(seed)
     proposal = case.propose(budget)
@@ -92,7 +111,7 @@ def test_children_of_siblings_are_ordered_and_scored_on_their_own():
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_first_children_follow_the_selectors_greedy_walk(seed):
+def test_first_children_follow_the_greedy_walk(seed):
     case = Case(seed)
     walk = tuple(case.propose().tree.tokens[0, 1:].tolist())
     found = paths(case.propose(12).tree)
