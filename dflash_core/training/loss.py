@@ -47,14 +47,16 @@ class HeadLoss(Function):
         head: Tensor,
         labels: Tensor,
         weights: Tensor,
+        keep: int,
         others: Tensor,
         other_weights: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """
         Args:
             hidden: [N, D]. head: [n, D], of the same dtype.
             labels: [N] int64, rows of the head; -1 where there is nothing to learn.
             weights: [N] float32; they are not differentiated.
+            keep: K, how many of the best tokens of each row are to be returned.
             others, other_weights: [N, M] int64 and float32, more labels of each row, M may be 0. The cross
                 entropy with a distribution is that with its tokens, each weighted by its probability.
 
@@ -62,10 +64,12 @@ class HeadLoss(Function):
             loss: scalar float32, the sum over rows and their labels of weight * cross entropy.
             log_probs: [N] float32 of `labels` (0 where there is none).
             right: [N] bool, whether the label is the best token.
+            best: [N, K] int64, rows of the head, best first.
         """
         loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
         log_probs = torch.zeros(len(hidden), device=hidden.device)
         right = torch.zeros(len(hidden), dtype=torch.bool, device=hidden.device)
+        kept = torch.zeros(len(hidden), keep, dtype=torch.int64, device=hidden.device)
         gradient = torch.zeros_like(hidden)
         for start in range(0, len(hidden), CHUNK):
             part = slice(start, start + CHUNK)
@@ -73,6 +77,8 @@ class HeadLoss(Function):
             picked = labels[part].clamp(min=0)[:, None]
             logits = (hidden[part] @ head.t()).float()
             best, top = logits.max(-1)
+            if keep:
+                kept[part] = logits.topk(keep).indices
             logits.sub_(best[:, None])
             chosen = logits.gather(1, picked)[:, 0]
             more = others[part].clamp(min=0)
@@ -90,13 +96,13 @@ class HeadLoss(Function):
             logits.scatter_add_(1, more, -shares)
             gradient[part] = logits.to(hidden.dtype) @ head
         ctx.save_for_backward(gradient)
-        ctx.mark_non_differentiable(log_probs, right)
-        return loss, log_probs, right
+        ctx.mark_non_differentiable(log_probs, right, kept)
+        return loss, log_probs, right, kept
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
         (gradient,) = ctx.saved_tensors
-        return gradient * gradients[0].to(gradient.dtype), None, None, None, None, None
+        return gradient * gradients[0].to(gradient.dtype), None, None, None, None, None, None
 
 
 def head_loss(
@@ -104,16 +110,41 @@ def head_loss(
     head: Tensor,
     labels: Tensor,
     weights: Tensor,
+    keep: int = 0,
     others: Tensor | None = None,
     other_weights: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """See `HeadLoss.forward`."""
     if others is None or other_weights is None:
         others, other_weights = labels.new_empty(len(labels), 0), weights.new_empty(len(labels), 0)
-    found: tuple[Tensor, Tensor, Tensor] = HeadLoss.apply(  # type: ignore[no-untyped-call]
-        hidden, head, labels, weights, others, other_weights
+    found: tuple[Tensor, Tensor, Tensor, Tensor] = HeadLoss.apply(  # type: ignore[no-untyped-call]
+        hidden, head, labels, weights, keep, others, other_weights
     )
     return found
+
+
+def choice_loss(
+    scores: Tensor, candidates: Tensor, labels: Tensor, weights: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Weighted cross entropy of the choice among a slot's candidates, where the true token is one of them.
+
+    Args:
+        scores: [N, K] float32, differentiable.
+        candidates: [N, K] int64, rows of the head. labels: [N] int64, -1 where there is nothing to learn.
+        weights: [N] float32.
+
+    Returns:
+        loss: scalar float32.
+        log_probs: [N] float32 of the labels; -inf where a label is no candidate, 0 where there is none.
+        right: [N] bool, whether the label is the best candidate.
+    """
+    there = labels >= 0
+    found = (candidates == labels[:, None]) & there[:, None]
+    known = found.any(-1)
+    chosen = scores.log_softmax(-1).masked_fill(~found, 0.0).sum(-1)
+    right = found.gather(1, scores.argmax(-1, keepdim=True))[:, 0]
+    loss = -(torch.where(known, weights, 0.0) * chosen).sum()
+    return loss, chosen.detach().masked_fill(there & ~known, float("-inf")), right
 
 
 def accepted(right: Tensor) -> Tensor:

@@ -7,13 +7,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dflash_core.checkpoint.shapes import tensor_shapes
+from dflash_core.checkpoint.dspark import FROM, INTO
+from dflash_core.checkpoint.shapes import part_of, tensor_shapes
 from dflash_core.drafter.layers import ACTIVATIONS
+from dflash_core.drafter.markov import PAIRED
 from dflash_core.drafter.rotary import inverse_frequencies
 from dflash_core.errors import UnsupportedError
 from dflash_core.spec import DraftSpec
 from dflash_kernels.dynamic_conv import dynamic_conv
 from dflash_kernels.rope import rope_angles
+
+SELECTOR = "candidate_selector."
+
+CHOOSERS = ("selector", "Markov head")
+"""Parts that choose among the candidates of a slot."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,7 @@ class TrainableDraft(nn.Module):
             )
         self.spec = spec
         self.names = tuple(tensor_shapes(spec))
+        self.body = tuple(name for name in self.names if part_of(name) not in CHOOSERS)
         self.weights = nn.ParameterDict(
             {_key(name): nn.Parameter(tensors[name].detach().float().clone()) for name in self.names}
         )
@@ -70,7 +78,7 @@ class TrainableDraft(nn.Module):
     def forward(self, blocks: Blocks, dtype: torch.dtype) -> Tensor:
         """[B, A, S, D] after the final norm, computed in `dtype`; padding blocks hold finite rubbish."""
         spec = self.spec
-        weights = {name: self.weights[_key(name)].to(dtype) for name in self.names}
+        weights = {name: self.weights[_key(name)].to(dtype) for name in self.body}
         batch, count, slots, width = blocks.embeddings.shape
         context = self._norm(
             F.linear(blocks.taps.to(dtype), weights["fc.weight"]), weights["hidden_norm.weight"]
@@ -95,6 +103,32 @@ class TrainableDraft(nn.Module):
                 biases[layer] = context_bias, own_bias
             x = self._layer(x, context, weights, f"layers.{index}.", angles, biases[layer], slots)
         return self._norm(x, weights["norm.weight"]).view(batch, count, slots, width)
+
+    @property
+    def candidates(self) -> int:
+        """How many of a slot's best tokens are scored once more, after the token before; 0 without that."""
+        if self.spec.selector is not None:
+            return self.spec.selector.top_k
+        return 0 if self.spec.markov is None else PAIRED
+
+    def pull(self, hidden: Tensor, before: Tensor, ids: Tensor) -> Tensor:
+        """What the token before a slot adds to the logits of its candidates: see `selector_walk` for a
+        selector, `markov_walk` for a Markov head.
+
+        Args:
+            hidden: [N, D], of the slots. before: [N] int64, the tokens before them. ids: [N, K] int64.
+
+        Returns:
+            [N, K] float32.
+        """
+        if self.spec.markov is not None:
+            asked = F.embedding(before, self.parameter(FROM))
+            offered = F.embedding(ids, self.parameter(INTO))
+        else:
+            projected = hidden.float() @ self.parameter(f"{SELECTOR}hidden_projection.weight").t()
+            asked = F.embedding(before, self.parameter(f"{SELECTOR}predecessor_codebook")) * projected
+            offered = F.embedding(ids, self.parameter(f"{SELECTOR}successor_codebook"))
+        return (offered @ asked[..., None])[..., 0]
 
     def _layer(
         self,

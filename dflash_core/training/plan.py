@@ -5,11 +5,12 @@ from typing import Any
 
 from dflash_core.checkpoint.body import default_taps
 from dflash_core.errors import SettingsError, UnsupportedError
-from dflash_core.spec import ConvSpec, DraftSpec, LayerSpec
+from dflash_core.spec import ConvSpec, DraftSpec, LayerSpec, MarkovSpec, SelectorSpec
 from dflash_core.target import TargetModel
 
 TAPS = 5
 CONV = ConvSpec(kernel_size=2, group_size=16)
+CANDIDATES = 16
 
 
 def draft_spec(
@@ -18,13 +19,16 @@ def draft_spec(
     block_size: int,
     taps: Sequence[int] | None = None,
     mask_token_id: int | None = None,
-    convolutions: bool = False,
+    selector: int | None = None,
+    markov: int | None = None,
 ) -> DraftSpec:
     """A draft of so many layers, each like one of the target's.
 
     Args:
         taps: target layers that it reads; five, spread evenly, when `None`.
         mask_token_id: a token that the target's texts never have; the tokenizer's when `None`.
+        selector: the rank of DFlash2's selector, which comes with convolutions; `None` for a first DFlash.
+        markov: the rank of DSpark's Markov head; `None` for none.
 
     Raises:
         SettingsError: a value makes no sense for this target.
@@ -47,6 +51,11 @@ def draft_spec(
         )
     if not 1 <= layers <= info.num_layers:
         raise SettingsError(f"layers is {layers}; it must be from 1 to {info.num_layers}.")
+    for name, rank in (("selector", selector), ("markov", markov)):
+        if rank is not None and not 1 <= rank <= info.hidden_size:
+            raise SettingsError(f"{name} is {rank}; its rank must be from 1 to {info.hidden_size}.")
+    if selector is not None and markov is not None:
+        raise SettingsError("A draft has a selector or a Markov head, not both.")
     mask = _mask_token(target) if mask_token_id is None else mask_token_id
     if not 0 <= mask < info.vocab_size:
         raise SettingsError(f"mask_token_id is {mask}; it must be from 0 to {info.vocab_size - 1}.")
@@ -61,7 +70,9 @@ def draft_spec(
         rope=info.rope,
         max_position_embeddings=info.max_positions,
         num_target_layers=info.num_layers,
-        conv=CONV if convolutions else None,
+        conv=None if selector is None else CONV,
+        selector=None if selector is None else SelectorSpec(selector, CANDIDATES),
+        markov=None if markov is None else MarkovSpec(markov),
         **shape(),
     )
 

@@ -8,14 +8,24 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dflash_core.checkpoint.dspark import FROM, INTO
 from dflash_core.checkpoint.load import load_checkpoint
-from dflash_core.checkpoint.shapes import tensor_shapes
+from dflash_core.checkpoint.shapes import part_of, tensor_shapes
 from dflash_core.errors import CheckpointError, UnsupportedError
 from dflash_core.spec import DraftSpec
 from dflash_core.target import TargetModel
 
 SPREAD = 0.02
 """Standard deviation of random matrices."""
+
+TABLES = {
+    "candidate_selector.successor_codebook": "candidate_selector.predecessor_codebook",
+    INTO: FROM,
+}
+"""Of the tokens that follow, and what they follow."""
+
+ADDED = ("convolutions", "selector", "Markov head")
+"""Parts that do nothing before they are trained."""
 
 
 def random_tensors(spec: DraftSpec, seed: int) -> dict[str, Tensor]:
@@ -28,15 +38,34 @@ def random_tensors(spec: DraftSpec, seed: int) -> dict[str, Tensor]:
         elif name.endswith("base_kernel"):
             found[name] = torch.zeros(shape)
             found[name][:, 0] = 1.0
-        elif "kernel_projection" in name or "predecessor" in name:
+        elif "kernel_projection" in name or name in TABLES.values():
             found[name] = torch.zeros(shape)
         else:
             found[name] = torch.randn(shape, generator=generator) * SPREAD
     return found
 
 
-def draft_tensors(spec: DraftSpec, folder: Path) -> dict[str, Tensor]:
-    """The weights of a draft of the same shapes, to go on from.
+def learnt_successors(tensors: Mapping[str, Tensor], head: Tensor) -> dict[str, Tensor]:
+    """Weights in which the following tokens of a selector or Markov head that has learnt nothing yet lie as
+    the target's head has them: those that follow alike are alike from the start, and rare ones learn from
+    the others.
+
+    Args:
+        head: [V, D], the target's. The table gets its main components, at a mean square of one.
+    """
+    found = dict(tensors)
+    for following, before in TABLES.items():
+        if following in found and not found[before].any():
+            centred = head.float() - head.float().mean(0)
+            _, directions = torch.linalg.eigh(centred.t() @ centred)
+            components = centred @ directions[:, -found[following].shape[1] :]
+            found[following] = components / components.square().mean().sqrt()
+    return found
+
+
+def draft_tensors(spec: DraftSpec, folder: Path, seed: int = 0) -> dict[str, Tensor]:
+    """The weights of a draft of the same shapes, to go on from; a selector or a Markov head that it
+    lacks is added such that the draft still says the same.
 
     Raises:
         CheckpointError: it cannot be read, or is another kind of draft.
@@ -46,6 +75,9 @@ def draft_tensors(spec: DraftSpec, folder: Path) -> dict[str, Tensor]:
             f'start is "{folder}", which is no folder; it may be "target" or "random", too.'
         )
     tensors = load_checkpoint(folder).tensors
+    missing = set(ADDED) - set(map(part_of, tensors))
+    fresh = random_tensors(spec, seed)
+    tensors = {**tensors, **{name: fresh[name] for name in fresh if part_of(name) in missing}}
     for name, shape in tensor_shapes(spec).items():
         found = tuple(tensors[name].shape) if name in tensors else None
         if found != tuple(shape):

@@ -13,15 +13,21 @@ from dflash_core.checkpoint.base import DraftCheckpoint
 from dflash_core.checkpoint.save import save_checkpoint
 from dflash_core.drafter.network import DraftNetwork
 from dflash_core.errors import CheckpointError, DFlashError, SettingsError, UnsupportedError
-from dflash_core.spec import LayerSpec
+from dflash_core.spec import LayerSpec, MarkovSpec
 from dflash_core.training.batches import HELD_OUT, Corpus, collate, epoch
 from dflash_core.training.features import Shard
-from dflash_core.training.loss import accepted, decay_weights, dpace_weights, head_loss
-from dflash_core.training.model import Blocks, TrainableDraft
+from dflash_core.training.loss import accepted, choice_loss, decay_weights, dpace_weights, head_loss
+from dflash_core.training.model import SELECTOR, Blocks, TrainableDraft
 from dflash_core.training.options import TrainOptions
 from dflash_core.training.run import begin, load_state, read_log
-from dflash_core.training.start import draft_tensors, random_tensors
+from dflash_core.training.start import (
+    TABLES,
+    draft_tensors,
+    learnt_successors,
+    random_tensors,
+)
 from dflash_core.training.trainer import Trainer, rate
+from dflash_kernels.selector_walk import selector_walk
 
 SPECS = {
     "first": small_spec(),
@@ -62,7 +68,7 @@ def test_the_chunked_loss_is_the_plain_one(monkeypatch):
     head = torch.randn(20, 8, generator=generator)
     labels = torch.randint(-1, 20, (13,), generator=generator)
     weights = torch.rand(13, generator=generator)
-    loss, log_probs, right = head_loss(hidden, head, labels, weights)
+    loss, log_probs, right, best = head_loss(hidden, head, labels, weights, keep=3)
     (gradient,) = torch.autograd.grad(3 * loss, hidden)
     logits = hidden @ head.t()
     each = F.cross_entropy(logits, labels, ignore_index=-1, reduction="none")
@@ -71,6 +77,7 @@ def test_the_chunked_loss_is_the_plain_one(monkeypatch):
     torch.testing.assert_close(gradient, expected)
     torch.testing.assert_close(log_probs, -each.detach())
     assert torch.equal(right, (logits.argmax(-1) == labels) & (labels >= 0))
+    assert torch.equal(best, logits.topk(3).indices)
 
 
 def test_weights_of_slots():
@@ -127,14 +134,18 @@ def test_anchors_are_tokens_that_the_targets_own_follow():
     assert not torch.equal(batch.anchors, again.anchors)
 
 
-def trainer(folder, **changes):
-    spec = small_spec()
+def markov_spec():
+    return small_spec(markov=MarkovSpec(5))
+
+
+def trainer(folder, spec=None, text=None, **changes):
+    spec = spec or small_spec()
     options = TrainOptions(**{"steps": 60, "batch": 8, "anchors": 6, "block_size": 5, **changes})
     generator = torch.Generator().manual_seed(5)
     embedding = torch.randn(spec.vocab_size, spec.hidden_size, generator=generator)
     model = TrainableDraft(spec, random_tensors(spec, options.seed))
     begin(folder, options, {"target": "toy"})
-    return Trainer(model, corpus(spec), embedding, embedding, options, folder), model
+    return Trainer(model, text or corpus(spec), embedding, embedding, options, folder), model
 
 
 def test_a_draft_learns_what_there_is_to_learn(tmp_path):
@@ -230,3 +241,85 @@ def test_the_learning_rate_rises_and_falls():
 def test_too_few_sequences_are_an_error(tmp_path):
     with pytest.raises(DFlashError, match="fewer than a batch"):
         trainer(tmp_path, batch=500)
+
+
+def test_a_choice_is_learnt_where_the_true_token_is_a_candidate():
+    scores = torch.tensor([[1.0, 2.0], [0.5, 0.1], [0.0, 0.0]], requires_grad=True)
+    candidates = torch.tensor([[7, 3], [4, 5], [1, 2]])
+    labels, weights = torch.tensor([7, 9, -1]), torch.tensor([0.5, 1.0, 1.0])
+    loss, log_probs, right = choice_loss(scores, candidates, labels, weights)
+    torch.testing.assert_close(loss, 0.5 * F.cross_entropy(scores[:1], torch.tensor([0])))
+    assert log_probs[1] == float("-inf")
+    assert log_probs[2] == 0
+    assert right.tolist() == [False, False, False]
+    assert choice_loss(scores.flip(1), candidates, labels, weights)[2].tolist() == [True, False, False]
+    (gradient,) = torch.autograd.grad(loss, scores)
+    assert not gradient[1:].any()
+
+
+@torch.no_grad()
+def test_the_pull_in_training_is_the_pull_in_drafting():
+    """Along the tokens that the walk picks, the scores are those of the walk."""
+    spec = second_spec()
+    checkpoint = random_checkpoint(spec)
+    generator = torch.Generator().manual_seed(2)
+    hidden = torch.randn(1, 4, spec.hidden_size, generator=generator)
+    unary = torch.randn(1, 4, 3, generator=generator)
+    ids = torch.stack([torch.randperm(spec.vocab_size, generator=generator)[:3] for _ in range(4)])
+    tensors = {name.removeprefix(SELECTOR): tensor for name, tensor in checkpoint.tensors.items()}
+    projected = hidden @ tensors["hidden_projection.weight"].t()
+    codebooks = tensors["predecessor_codebook"], tensors["successor_codebook"]
+    picks, scores = selector_walk(unary, ids[None], projected, *codebooks, torch.tensor([6]))
+    before = torch.cat([torch.tensor([6]), ids.gather(1, picks[0][:, None])[:-1, 0]])
+    pull = TrainableDraft(spec, checkpoint.tensors).pull(hidden[0], before, ids)
+    torch.testing.assert_close(unary[0] + pull, scores[0])
+
+
+def forked(spec, sequences=140, seed=0):
+    """Pairs of tokens: 1 2, 3 5 or 4 5, the first pair most often, so that a second token is 5 most often."""
+    pairs = torch.tensor([[1, 2], [1, 2], [1, 2], [1, 2], [3, 5], [3, 5], [3, 5], [4, 5], [4, 5], [4, 5]])
+    generator = torch.Generator().manual_seed(seed)
+    tokens = pairs[torch.randint(0, len(pairs), (sequences * 12,), generator=generator)].flatten()
+    table = torch.randn(spec.vocab_size, spec.tap_width, generator=generator)
+    offsets = torch.arange(0, len(tokens) + 1, 24)
+    loss = torch.ones(len(tokens), dtype=torch.bool)
+    return Corpus.of([Shard(tokens.int(), loss, offsets, table[tokens].bfloat16())])
+
+
+@pytest.mark.parametrize("chooser", [second_spec(), markov_spec()], ids=["selector", "markov"])
+def test_a_chooser_learns_which_tokens_go_together(tmp_path, chooser):
+    """The best token of each slot alone is 1 and then 5, which never follow each other."""
+    lengths = []
+    for name, spec in (("first", small_spec()), ("second", chooser)):
+        run, _ = trainer(tmp_path / name, spec=spec, text=forked(spec), steps=150, learning_rate=5e-3)
+        lengths.append(run.train().acceptance_length)
+    assert lengths[1] > lengths[0] + 0.2
+
+
+@pytest.mark.parametrize(
+    ("second", "following"), list(zip((second_spec(), markov_spec()), TABLES, strict=True))
+)
+def test_a_draft_gets_a_head_that_says_nothing_yet(tmp_path, second, following):
+    first, preceding = small_spec(), TABLES[following]
+    tensors = random_tensors(first, 3)
+    save_checkpoint(DraftCheckpoint(first, tensors), tmp_path / "draft", dialect="zlab", dtype="float32")
+    found = draft_tensors(second, tmp_path / "draft")
+    generator = torch.Generator().manual_seed(0)
+    blocks = Blocks(
+        torch.randn(1, 9, first.tap_width, generator=generator),
+        torch.randn(1, 2, first.block_size, first.hidden_size, generator=generator),
+        torch.tensor([[4, 7]]),
+    )
+    old, new = (
+        TrainableDraft(spec, each)(blocks, torch.float32)
+        for spec, each in ((first, tensors), (second, found))
+    )
+    torch.testing.assert_close(old, new)
+    head = torch.randn(second.vocab_size, second.hidden_size, generator=generator)
+    started = learnt_successors(found, head)
+    model = TrainableDraft(second, started)
+    before, ids = torch.tensor([1, 2]), torch.tensor([[3, 4], [5, 6]])
+    assert not model.pull(new[0, :, 1], before, ids).any()
+    assert not torch.equal(started[following], found[following])
+    trained = {**found, preceding: torch.ones_like(found[preceding])}
+    assert torch.equal(learnt_successors(trained, head)[following], found[following])
