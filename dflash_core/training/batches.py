@@ -38,6 +38,15 @@ class Batch:
     labels: Tensor
     likely: Likely | None = None
 
+    def to(self, device: torch.device) -> "Batch":
+        return Batch(
+            self.taps.to(device),
+            self.anchors.to(device),
+            self.anchor_tokens.to(device),
+            self.labels.to(device),
+            None if self.likely is None else self.likely.to(device),
+        )
+
 
 @dataclass(frozen=True)
 class Corpus:
@@ -77,32 +86,44 @@ def epoch(corpus: Corpus, size: int, seed: int, number: int) -> list[list[tuple[
     return [full[i] for i in torch.randperm(len(full), generator=generator).tolist()]
 
 
-def collate(corpus: Corpus, chosen: Sequence[tuple[int, int]], anchors: int, slots: int, seed: int) -> Batch:
+def collate(
+    corpus: Corpus,
+    chosen: Sequence[tuple[int, int]],
+    anchors: int,
+    slots: int,
+    seed: int,
+    rows: range | None = None,
+) -> Batch:
     """Sequences with random anchors: committed tokens whose next token is the target's own.
 
     Args:
         anchors: at most so many a sequence, none twice.
         slots: S, block size.
+        rows: which of the sequences are wanted, all when `None`; they come as they would among all.
     """
     generator = torch.Generator().manual_seed(seed)
+    rows = range(len(chosen)) if rows is None else rows
     length = -(-max(map(corpus.length, chosen)) // MULTIPLE) * MULTIPLE
     first = corpus.shards[0]
-    taps = torch.zeros(len(chosen), length, first.features.shape[1], dtype=first.features.dtype)
-    places = torch.full((len(chosen), anchors), -1)
-    starts = torch.zeros(len(chosen), anchors, dtype=torch.int64)
-    labels = torch.full((len(chosen), anchors, slots - 1), -1)
+    taps = torch.zeros(len(rows), length, first.features.shape[1], dtype=first.features.dtype)
+    places = torch.full((len(rows), anchors), -1)
+    starts = torch.zeros(len(rows), anchors, dtype=torch.int64)
+    labels = torch.full((len(rows), anchors, slots - 1), -1)
     steps = torch.arange(1, slots)
     likely = None
     if first.likely is not None:
         shape = (*labels.shape, first.likely.ids.shape[-1])
         likely = Likely(torch.full(shape, -1, dtype=torch.int32), torch.zeros(shape, dtype=torch.float16))
-    for row, (shard, index) in enumerate(chosen):
+    for place, (shard, index) in enumerate(chosen[: rows.stop]):
         part = corpus.shards[shard]
         begin, end = int(part.offsets[index]), int(part.offsets[index + 1])
         tokens, loss = part.tokens[begin:end].long(), part.loss[begin:end]
-        taps[row, : end - begin] = part.features[begin:end]
         possible = loss[1:].nonzero()[:, 0]
         picked = possible[torch.randperm(len(possible), generator=generator)[:anchors]]
+        if place not in rows:
+            continue
+        row = place - rows.start
+        taps[row, : end - begin] = part.features[begin:end]
         places[row, : len(picked)] = picked
         starts[row, : len(picked)] = tokens[picked]
         ahead = picked[:, None] + steps
@@ -114,3 +135,19 @@ def collate(corpus: Corpus, chosen: Sequence[tuple[int, int]], anchors: int, slo
             found = part.likely[begin:end][ahead - 1]
             likely.ids[row, : len(picked)], likely.probs[row, : len(picked)] = found.ids, found.probs
     return Batch(taps, places, starts, labels, likely)
+
+
+def noise(taps: Tensor, rows: range, spread: float, seed: int) -> Tensor:
+    """[B, T, P * D] normal noise on the hidden states of rows of a batch, the same whoever computes them.
+
+    Args:
+        taps: of these rows. spread: standard deviation in root mean squares of a position's hidden states.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    found = torch.empty(taps.shape)
+    for place in range(rows.stop):
+        drawn = torch.randn(taps.shape[1:], generator=generator)
+        if place in rows:
+            found[place - rows.start] = drawn
+    size = taps.float().square().mean(-1, keepdim=True).sqrt() * spread
+    return (found * size).to(taps.dtype)

@@ -41,6 +41,9 @@ class Likely:
     def __getitem__(self, which: slice | Tensor) -> "Likely":
         return Likely(self.ids[which], self.probs[which])
 
+    def to(self, device: torch.device) -> "Likely":
+        return Likely(self.ids.to(device), self.probs.to(device))
+
     def among(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Targets of a loss over some tokens only, whose probabilities are made to sum to 1.
 

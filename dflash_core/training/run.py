@@ -106,7 +106,9 @@ def load_state(folder: Path, model: TrainableDraft, optimizer: torch.optim.Optim
                 parameter = model.parameter(name)
                 parameter.copy_(tensors[f"weight/{name}"])
                 keys = ("step", "exp_avg", "exp_avg_sq")
-                optimizer.state[parameter] = {key: tensors[f"{key}/{name}"].clone() for key in keys}
+                optimizer.state[parameter] = {
+                    key: tensors[f"{key}/{name}"].to(parameter.device, copy=True) for key in keys
+                }
     except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
         raise DFlashError(f"{path} is damaged: {error}. Delete it to begin the run again.") from None
     return progress

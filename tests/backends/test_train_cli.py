@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -38,9 +39,10 @@ def data(tmp_path_factory, target):
     return folder
 
 
-def start(target, data, out, *more):
+def start(target, data, out, *more, launcher=()):
     command = [
-        *(sys.executable, "-m", "dflash_core", "train", "--target", str(target), "--data", str(data)),
+        *(sys.executable, *launcher, "-m", "dflash_core", "train"),
+        *("--target", str(target), "--data", str(data)),
         *("--out", str(out), "--layers", "1", "--taps", "1,3", "--mask-token-id", "3", "--start", "random"),
         *("--steps", str(STEPS), "--batch", "4", "--anchors", "4", "--block-size", "4", *more),
     ]
@@ -94,6 +96,40 @@ def test_a_run_that_is_killed_and_resumed_is_the_same_to_the_last_bit(tmp_path, 
         timeout=120,
     )
     assert inspected.returncode == 0, inspected.stdout + inspected.stderr
+
+
+@pytest.mark.slow
+def test_two_launched_processes_are_one_run_that_can_be_killed(tmp_path, target, data):
+    """And of which only one speaks."""
+    psutil = pytest.importorskip("psutil", reason="comes with accelerate, and finds the processes to kill")
+    short = ("--steps", "60", "--save-every", "0", "--device", "cpu")
+    launched = tmp_path / "launched"
+    alone = start(target, data, tmp_path / "alone", *short)
+    assert alone.wait(timeout=300) == 0, alone.stderr.read()
+
+    first = start(target, data, launched, *short, launcher=launch())
+    wait_for((launched / "state.safetensors").exists, first)
+    for process in (*psutil.Process(first.pid).children(recursive=True), first):
+        process.kill()
+    first.communicate()
+    assert 60 not in losses(launched), "it was done before it could be killed"
+
+    second = start(target, data, launched, *short, "--accumulate", "2", launcher=launch())
+    out, errors = second.communicate(timeout=300)
+    assert second.returncode == 0, errors
+    assert out.strip() == str(launched / "draft")
+    assert errors.count("60 of 60 steps") == errors.count("step 60/60") == 1
+    assert losses(launched)[60] == pytest.approx(losses(tmp_path / "alone")[60], rel=1e-5)
+    assert load_checkpoint(launched / "draft").spec == load_checkpoint(tmp_path / "alone" / "draft").spec
+
+
+def launch():
+    """What starts a module in two processes on the CPU."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    counts = ("--num_machines", "1", "--num_processes", "2", "--main_process_port", str(port))
+    return "-m", "accelerate.commands.launch", "--multi_gpu", *counts
 
 
 def test_distillation_uses_the_hidden_states_that_are_there(tmp_path, target, data, capsys):

@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "dflash_kernels": {"dflash_kernels", "torch", "triton"},
     "dflash_core": {
         *("dflash_core", "dflash_kernels", "torch", "numpy", "safetensors"),
-        *("pluggy", "pydantic", "pydantic_core", "typer", "rich", "tomli"),
+        *("pluggy", "pydantic", "pydantic_core", "typer", "rich", "tomli", "accelerate"),
     },
 }
 BARE_FOLDERS = ("kernels", "backends", "tests", "tests/core", "tests/kernels", "tests/backends", "ci")
