@@ -28,14 +28,19 @@ ODD = st.one_of(
     st.none(),
     st.booleans(),
     st.sampled_from([0, 1, -1, 2, 7, 64, 10**6, 2**31, 2**63, 2**200, -(2**70), 1e300, -0.5, 5e-324, 1.5]),
-    st.sampled_from(["", "qwen3", "full_attention", "yarn", "bfloat16", "\ud800", "\0", "x" * 3000]),
+    st.sampled_from(
+        ["", "qwen3", "full_attention", "yarn", "bfloat16", "dspark", "\ud800", "\0", "x" * 3000]
+    ),
     st.sampled_from([[], [0], [1, 4, 7], [-1], [[1]], ["a"], [None], {}, {"a": 1}, {"rope_type": "yarn"}]),
     st.recursive(
         st.integers() | st.text(max_size=3), lambda inner: st.lists(inner, max_size=3), max_leaves=5
     ),
 )
 KEYS = st.sampled_from(
-    ["", "block_size", "causal", "rope_scaling", "sliding_windo", "x" * 2000, "\ud800", "a\nb"]
+    [
+        *("", "block_size", "causal", "rope_scaling", "sliding_windo", "x" * 2000, "\ud800", "a\nb"),
+        *("projector_type", "markov_rank", "sample_from_anchor", "enable_confidence_head", "confidence_head"),
+    ]
 )
 
 
@@ -111,7 +116,7 @@ def check_message(message: str, folder: str, known: set[str]) -> None:
 DRAFT_KEYS = {
     *(word for config in CONFIGS.values() for word in words(config)),
     *("is_causal", "causal", "use_swa", "swa_window_size", "input_embedding_scale", "attention_sink_bias"),
-    *("type", "rope_type", "factor", "torch_dtype", "projector_type"),
+    *("type", "rope_type", "factor", "torch_dtype", "projector_type", "sample_from_anchor"),
 }
 
 

@@ -10,6 +10,7 @@ import torch
 from checkpoint_samples import (
     BORROWED,
     DIALECTS,
+    SPECFORGE_SPARK,
     SPECULATORS_1,
     ZLAB_1,
     ZLAB_2,
@@ -180,6 +181,19 @@ def test_a_report_counts_what_is_there(tmp_path):
     assert report.parameters["selector"] == 6 * 32 + 2 * 64 * 6
     assert report.parameters["convolutions"] == 2 * 2 * (2 * 2 * 32 + 2 * 2 * 4 * 32)
     assert json.loads(json.dumps(report.to_dict()))["spec"]["conv"] == {"kernel_size": 2, "group_size": 8}
+
+
+def test_a_report_tells_of_dsparks_heads(tmp_path, capsys):
+    folder = write(tmp_path / "draft", SPECFORGE_SPARK)
+    parts = inspect_checkpoint(folder, DIALECTS).parameters
+    assert (parts["Markov head"], parts["confidence head"]) == (2 * 64 * 6, 32 + 6 + 1)
+    code, shown, _ = run(capsys, "inspect", folder)
+    assert code == 0
+    for told in ("DSpark", "8 slots, the anchor and 7 drafts", "vanilla Markov head of rank 6"):
+        assert told in shown
+    assert "confidence head" in shown
+    target = write_target(tmp_path / "target")
+    assert validate_checkpoint(folder, target, DIALECTS) == []
 
 
 def test_a_report_reads_no_weights(tmp_path):
