@@ -21,12 +21,11 @@ from dflash_core.training.trainer import Trainer
 STEPS = 10
 
 
-def trainer(folder, execution):
+def trainer(folder, execution, **changes):
     """With all that might depend on who computes what: noise, weights by confidence, a selector."""
     spec = second_spec()
-    options = TrainOptions(
-        steps=STEPS, batch=8, anchors=6, block_size=5, learning_rate=5e-3, noise=0.05, weighting="dpace"
-    )
+    recipe = {"steps": STEPS, "batch": 8, "anchors": 6, "block_size": 5, "learning_rate": 5e-3}
+    options = TrainOptions(**{**recipe, "noise": 0.05, "weighting": "dpace", **changes})
     embedding = torch.randn(spec.vocab_size, spec.hidden_size, generator=torch.Generator().manual_seed(5))
     model = TrainableDraft(spec, execution.processes.share(lambda: random_tensors(spec, 0)))
     if execution.leads:
