@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from dflash_kernels.topk import topk
+
 Weighting = Literal["decay", "dpace"]
 
 CHUNK = 256
@@ -76,18 +78,17 @@ class HeadLoss(Function):
             there = labels[part] >= 0
             picked = labels[part].clamp(min=0)[:, None]
             logits = (hidden[part] @ head.t()).float()
-            best, top = logits.max(-1)
             if keep:
-                kept[part] = logits.topk(keep).indices
-            logits.sub_(best[:, None])
+                kept[part] = topk(logits, keep)[1]
+            logits.sub_(logits.amax(-1, keepdim=True))
             chosen = logits.gather(1, picked)[:, 0]
             more = others[part].clamp(min=0)
             shares = torch.where(others[part] >= 0, other_weights[part], 0.0)
             chosen_more = logits.gather(1, more)
+            right[part] = there & (chosen == 0)
             logits.exp_()
             total = logits.sum(-1)
             log_probs[part] = torch.where(there, chosen - total.log(), 0.0)
-            right[part] = there & (top == picked[:, 0])
             scale = torch.where(there, weights[part], 0.0)
             loss -= (scale * log_probs[part]).sum()
             loss -= (shares * (chosen_more - total.log()[:, None])).sum()

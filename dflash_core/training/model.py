@@ -14,6 +14,7 @@ from dflash_core.drafter.markov import PAIRED
 from dflash_core.drafter.rotary import inverse_frequencies
 from dflash_core.errors import UnsupportedError
 from dflash_core.spec import DraftSpec
+from dflash_core.training.norm import rms_norm
 from dflash_kernels.dynamic_conv import dynamic_conv
 from dflash_kernels.rope import rope_angles
 
@@ -182,7 +183,7 @@ class TrainableDraft(nn.Module):
         return cos.to(dtype)[:, None], sin.to(dtype)[:, None]
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        return F.rms_norm(x, x.shape[-1:], weight, self.spec.rms_norm_eps)
+        return rms_norm(x, weight, self.spec.rms_norm_eps)
 
     def _before(
         self, x: Tensor, weights: Mapping[str, Tensor], name: str, slots: int

@@ -18,6 +18,7 @@ from dflash_core.training.batches import HELD_OUT, Corpus, collate, epoch
 from dflash_core.training.features import Shard
 from dflash_core.training.loss import accepted, choice_loss, decay_weights, dpace_weights, head_loss
 from dflash_core.training.model import SELECTOR, Blocks, TrainableDraft
+from dflash_core.training.norm import rms_norm
 from dflash_core.training.options import TrainOptions
 from dflash_core.training.run import begin, load_state, read_log
 from dflash_core.training.start import (
@@ -78,6 +79,18 @@ def test_the_chunked_loss_is_the_plain_one(monkeypatch):
     torch.testing.assert_close(log_probs, -each.detach())
     assert torch.equal(right, (logits.argmax(-1) == labels) & (labels >= 0))
     assert torch.equal(best, logits.topk(3).indices)
+
+
+@pytest.mark.parametrize("shape", [(7, 8), (2, 3, 5, 8), (1, 0, 8)])
+def test_the_norms_gradient_is_autograds(shape):
+    generator = torch.Generator().manual_seed(0)
+    x, out = (torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(2))
+    weight = torch.rand(8, generator=generator, dtype=torch.float64)
+    given = x.requires_grad_(), weight.requires_grad_()
+    plain = F.rms_norm(x, (8,), weight, 1e-3)
+    torch.testing.assert_close(rms_norm(*given, 1e-3), plain, rtol=1e-6, atol=1e-6)
+    own = torch.autograd.grad(rms_norm(*given, 1e-3), given, out)
+    torch.testing.assert_close(own, torch.autograd.grad(plain, given, out), rtol=1e-6, atol=1e-6)
 
 
 def test_weights_of_slots():
