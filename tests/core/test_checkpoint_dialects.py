@@ -6,11 +6,9 @@ from checkpoint_samples import (
     CONFIGS,
     DIALECTS,
     SPECFORGE_1,
-    SPECFORGE_SPARK,
     SPECULATORS_1,
     ZLAB_1,
     ZLAB_2,
-    ZLAB_MARKOV,
     ZLAB_SPARK,
     changed,
     spec_of,
@@ -19,7 +17,7 @@ from checkpoint_samples import (
 
 from dflash_core.checkpoint.load import load_checkpoint, read_spec
 from dflash_core.errors import CheckpointError
-from dflash_core.spec import ConfidenceSpec, ConvSpec, LayerSpec, MarkovSpec, RopeSpec, SelectorSpec
+from dflash_core.spec import ConvSpec, LayerSpec, RopeSpec, SelectorSpec
 
 FULL = LayerSpec(None, False)
 
@@ -65,56 +63,6 @@ def test_specforge_differs_from_zlab_in_its_marks_only():
     spec = spec_of(SPECFORGE_1)
     assert spec.dialect == "specforge"
     assert (spec.block_size, spec.taps) == (8, (1, 4, 7))
-
-
-@pytest.mark.parametrize(("config", "dialect"), [(SPECFORGE_SPARK, "specforge"), (ZLAB_SPARK, "zlab")])
-def test_a_dspark_block_counts_its_drafts_only_and_its_anchor_predicts(config, dialect):
-    spec = spec_of(config)
-    assert (spec.dialect, spec.anchor_predicts, spec.head) == (dialect, True, "markov")
-    assert spec.markov == MarkovSpec(rank=6, kind="vanilla")
-    assert (spec.block_size, spec.network_slots) == (8, 7), "seven inputs, seven drafts, and the anchor"
-    assert spec_of(changed(config, "block_size", 1)).block_size == 2
-    assert "markov_rank is missing" in refused(changed(config, "dflash_config.markov_rank", ...))
-    headless = changed(config, "dflash_config.markov_rank", 0)
-    headless = changed(headless, "dflash_config.enable_confidence_head", False)
-    assert spec_of(headless).head == "independent"
-
-
-def test_a_dspark_confidence_head_is_a_linear_layer_described_by_flags():
-    known = ConfidenceSpec(hidden_size=None, features=("before",), temperatures=(1.0,) * 7)
-    assert spec_of(SPECFORGE_SPARK).confidence == known
-    assert (
-        spec_of(changed(SPECFORGE_SPARK, "dflash_config.confidence_head_with_markov", ...)).confidence
-        == known
-    )
-    alone = spec_of(changed(SPECFORGE_SPARK, "dflash_config.confidence_head_with_markov", False))
-    assert alone.confidence == ConfidenceSpec(None, (), (1.0,) * 7)
-    for value in (False, ...):
-        assert (
-            spec_of(changed(SPECFORGE_SPARK, "dflash_config.enable_confidence_head", value)).confidence
-            is None
-        )
-    temperatures = [1.5] * 7
-    described = {"kind": "linear", "features": ["before"], "temperatures": temperatures}
-    calibrated = spec_of(changed(SPECFORGE_SPARK, "dflash_config.confidence_head", described))
-    assert calibrated.confidence == ConfidenceSpec(None, ("before",), tuple(temperatures))
-
-
-def test_a_dspark_draft_is_known_by_its_head_where_its_architecture_is_dflashs():
-    legacy = {**SPECFORGE_SPARK, "architectures": ["DFlashDraftModel"]}
-    assert spec_of(legacy) == spec_of(SPECFORGE_SPARK)
-    top = {key: value for key, value in SPECFORGE_SPARK.items() if key != "dflash_config"}
-    assert spec_of({**top, **SPECFORGE_SPARK["dflash_config"]}) == spec_of(SPECFORGE_SPARK)
-    assert spec_of({**SPECFORGE_SPARK, "model_type": "dspark", "shift_label": True}) == spec_of(
-        SPECFORGE_SPARK
-    )
-
-
-def test_a_markov_head_and_an_anchor_that_predicts_can_do_without_each_other():
-    head = spec_of(ZLAB_MARKOV)
-    assert (head.markov, head.anchor_predicts, head.block_size) == (MarkovSpec(6), False, 8)
-    anchor = spec_of(changed(ZLAB_1, "dflash_config.sample_from_anchor", True))
-    assert (anchor.markov, anchor.anchor_predicts, anchor.block_size) == (None, True, 9)
 
 
 def test_the_borrowed_draft_loads():
@@ -340,34 +288,6 @@ def test_rope_that_is_not_understood_is_refused_by_name(keys, named):
         (SPECFORGE_1, "dflash_config.projector_type", "dspark", "markov_rank is missing"),
         (SPECFORGE_1, "dflash_config.projector_type", "dspine", "another draft head"),
         (SPECFORGE_1, "dflash_config.markov_rank", 6, "config.json: markov_rank is 6, but"),
-        (SPECFORGE_SPARK, "dflash_config.projector_type", "dflash", "projector_type is 'dflash'"),
-        (SPECFORGE_SPARK, "dflash_config.projector_type", "domino", "a Domino draft of SpecForge"),
-        (SPECFORGE_SPARK, "dflash_config.markov_head_type", "gated", "markov_head_type is 'gated'"),
-        (SPECFORGE_SPARK, "dflash_config.markov_head_type", "rnn", "markov_head_type is 'rnn'"),
-        (SPECFORGE_SPARK, "dflash_config.markov_rank", -1, "markov_rank is -1"),
-        (SPECFORGE_SPARK, "dflash_config.sample_from_anchor", False, "markov_rank is 6, but"),
-        (SPECFORGE_SPARK, "shift_label", False, "shift_label is false"),
-        (SPECFORGE_SPARK, "block_size", 0, "block_size is 0"),
-        (SPECFORGE_SPARK, "dflash_config.markov_rank", 0, "confidence_head_with_markov must be false"),
-        (
-            SPECFORGE_SPARK,
-            "dflash_config.confidence_head",
-            {"hidden_size": 4},
-            "another head than enable_conf",
-        ),
-        (
-            ZLAB_1,
-            "dflash_config.confidence_head",
-            {"kind": "linear", "features": ["before"]},
-            "understood are slot",
-        ),
-        (
-            ZLAB_MARKOV,
-            "dflash_config.confidence_head",
-            {"kind": "linear", "hidden_size": 4},
-            "hidden_size is not",
-        ),
-        (ZLAB_1, "dflash_config.confidence_head", {"kind": "rnn"}, "understood are linear, mlp"),
         (SPECFORGE_1, "dflash_config.attention_mode", "mla", "attention_mode is 'mla'"),
         (SPECFORGE_1, "dflash_config.attention_modes", ["gqa", "kda"], "attention_modes is not understood"),
         (SPECULATORS_1, "aux_hidden_state_layer_ids", [0, 4], "layers count from 1"),

@@ -19,6 +19,7 @@ from dflash_core.checkpoint.inspect import inspect_checkpoint
 from dflash_core.checkpoint.keys import label
 from dflash_core.checkpoint.load import load_checkpoint, read_spec
 from dflash_core.checkpoint.save import differences, save_checkpoint
+from dflash_core.checkpoint.shapes import tensor_shapes
 from dflash_core.checkpoint.validate import validate_checkpoint
 from dflash_core.errors import DFlashError
 
@@ -94,7 +95,7 @@ def outcome(config: bytes, weights: bytes, known: set[str]) -> DFlashError | Non
         except DFlashError as error:
             (finding,) = validate_checkpoint(folder, dialects=DIALECTS)
             assert finding.level == "error"
-            check_message(str(error), str(folder), known)
+            check_message(str(error), str(folder), known | asked_for(folder))
             return error
         inspect_checkpoint(folder, DIALECTS).to_dict()
         read_spec(folder, DIALECTS)
@@ -103,6 +104,14 @@ def outcome(config: bytes, weights: bytes, known: set[str]) -> DFlashError | Non
         )
         assert not differences(load_checkpoint(again, DIALECTS).spec, checkpoint.spec)
     return None
+
+
+def asked_for(folder: Path) -> set[str]:
+    """Names of the tensors that a changed config asks for, where it can be read."""
+    try:
+        return set(tensor_shapes(read_spec(folder, DIALECTS)))
+    except DFlashError:
+        return set()
 
 
 def check_message(message: str, folder: str, known: set[str]) -> None:
