@@ -35,6 +35,9 @@ def train_command(
         typer.Option(help="DFlash2: a selector of this rank, and convolutions around every sublayer."),
     ] = None,
     markov: Annotated[int | None, typer.Option(help="DSpark's Markov head, of this rank.")] = None,
+    anchor_predicts: Annotated[
+        bool, typer.Option("--anchor-predicts", help="DSpark: the anchor's slot predicts the first draft.")
+    ] = False,
     mask_token_id: Annotated[int | None, typer.Option(help="Of the slots to be drafted.")] = None,
     block_size: Annotated[int, typer.Option(help="Slots of a block, the anchor counted.")] = 8,
     start: Annotated[
@@ -131,13 +134,18 @@ def train_command(
             output.note(f"Loading {target} ...")
             where = processes.device
             model = load_target(target, engine, dtype, fast="off", calibrate=False, device=where)
-            spec = draft_spec(model, layers, block_size, _taps(taps), mask_token_id, selector, markov)
+            heads = {"selector": selector, "markov": markov}
+            read = _taps(taps)
+            spec = draft_spec(
+                model, layers, block_size, read, mask_token_id, **heads, anchor_predicts=anchor_predicts
+            )
             # All that may be refused comes before the hidden states, which may take hours.
             if options.draft_vocab is not None:
                 as_token_ids(options.draft_vocab, spec.vocab_size)
             given = given_tensors(spec, options)
             about = {"target": model.info.name, "taps": list(spec.taps), "layers": spec.num_layers}
-            begin(out, options, {**about, "selector": selector, "markov": markov})
+            # What is not asked for is `None`, as it was before there was such an option.
+            begin(out, options, {**about, **heads, "anchor_predicts": anchor_predicts or None})
             prepare(model, spec, data, kept, options.distill > 0)
             return take_ground(model, spec, corpus_of(data, kept, spec, options), given, options.seed)
 

@@ -30,7 +30,7 @@ class Blocks:
 
     Attributes:
         taps: [B, T, P * D], the target's hidden states of B sequences, padded.
-        embeddings: [B, A, S, D], raw embeddings of anchor, MASK, ..., MASK.
+        embeddings: [B, A, S, D], raw embeddings of anchor, MASK, ..., MASK; S is `DraftSpec.network_slots`.
         anchors: [B, A] int64, the anchors' positions; -1 for a block that is padding.
     """
 
@@ -45,14 +45,13 @@ class TrainableDraft(nn.Module):
     It computes what `drafter.network.DraftNetwork` computes for one block at a time, without a pool.
 
     Raises:
-        UnsupportedError: the spec asks for attention bias, sinks, scaled values or a slot that this does not
-            train.
+        UnsupportedError: attention bias, sinks, scaled values, or an embedding or head of the draft's own.
     """
 
     def __init__(self, spec: DraftSpec, tensors: Mapping[str, Tensor]) -> None:
         super().__init__()
         unusual = spec.attention_bias or spec.attention_sinks or spec.attention_value_scale != 1
-        if unusual or spec.anchor_predicts or spec.owns_embedding or spec.owns_head:
+        if unusual or spec.owns_embedding or spec.owns_head:
             raise UnsupportedError(
                 "Only drafts that borrow the target's embedding and head, without attention bias, sinks or "
                 "scaled values, can be trained."

@@ -23,7 +23,7 @@ class RMSNorm(Function):
         """
         size = torch.linalg.vector_norm(x, dim=-1, keepdim=True).float()
         inverse = (size.square_() / x.shape[-1]).add_(eps).rsqrt_().to(x.dtype)
-        unit = x * inverse
+        unit: Tensor = x * inverse
         ctx.save_for_backward(unit, inverse, weight)
         return unit * weight
 

@@ -21,6 +21,7 @@ def draft_spec(
     mask_token_id: int | None = None,
     selector: int | None = None,
     markov: int | None = None,
+    anchor_predicts: bool = False,
 ) -> DraftSpec:
     """A draft of so many layers, each like one of the target's.
 
@@ -29,6 +30,7 @@ def draft_spec(
         mask_token_id: a token that the target's texts never have; the tokenizer's when `None`.
         selector: the rank of DFlash2's selector, which comes with convolutions; `None` for a first DFlash.
         markov: the rank of DSpark's Markov head; `None` for none.
+        anchor_predicts: DSpark: the anchor's slot predicts the first draft.
 
     Raises:
         SettingsError: a value makes no sense for this target.
@@ -54,8 +56,10 @@ def draft_spec(
     for name, rank in (("selector", selector), ("markov", markov)):
         if rank is not None and not 1 <= rank <= info.hidden_size:
             raise SettingsError(f"{name} is {rank}; its rank must be from 1 to {info.hidden_size}.")
-    if selector is not None and markov is not None:
-        raise SettingsError("A draft has a selector or a Markov head, not both.")
+    if selector is not None and (markov is not None or anchor_predicts):
+        raise SettingsError(
+            "A selector is DFlash2's; a Markov head and an anchor that predicts are DSpark's. Choose one."
+        )
     mask = _mask_token(target) if mask_token_id is None else mask_token_id
     if not 0 <= mask < info.vocab_size:
         raise SettingsError(f"mask_token_id is {mask}; it must be from 0 to {info.vocab_size - 1}.")
@@ -73,6 +77,7 @@ def draft_spec(
         conv=None if selector is None else CONV,
         selector=None if selector is None else SelectorSpec(selector, CANDIDATES),
         markov=None if markov is None else MarkovSpec(markov),
+        anchor_predicts=anchor_predicts,
         **shape(),
     )
 

@@ -187,14 +187,15 @@ class Trainer:
         return torch.where(batch.labels >= 0, weights, 0.0)
 
     def _hidden(self, batch: Batch) -> Tensor:
-        """[B, A, S - 1, D] of the drafted slots."""
-        shape = (*batch.anchors.shape, self._options.block_size - 1, len(self._mask))
+        """[B, A, S - 1, D] of the slots that predict a draft, the anchor's among them where it does."""
+        early = int(self._model.spec.anchor_predicts)
+        shape = (*batch.anchors.shape, self._options.block_size - 1 - early, len(self._mask))
         first = F.embedding(batch.anchor_tokens, self._embedding)[:, :, None]
         embeddings = torch.cat([first, self._mask.expand(shape)], 2)
         # Without gradients it would be compiled once more, for a few held-out batches.
         forward = self._forward if torch.is_grad_enabled() else self._model
         hidden: Tensor = forward(Blocks(batch.taps, embeddings, batch.anchors), self._dtype)
-        return hidden[:, :, 1:]
+        return hidden[:, :, 1 - early :]
 
     def _loss(self, hidden: Tensor, batch: Batch, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The loss, and per slot the log-probability of its token and whether it was the best."""

@@ -161,13 +161,28 @@ def trainer(folder, spec=None, text=None, **changes):
     return Trainer(model, text or corpus(spec), embedding, embedding, options, folder), model
 
 
-def test_a_draft_learns_what_there_is_to_learn(tmp_path):
-    run, _ = trainer(tmp_path, steps=150, learning_rate=5e-3)
+@pytest.mark.parametrize("early", [False, True], ids=["dflash", "dspark"])
+def test_a_draft_learns_what_there_is_to_learn(tmp_path, early):
+    run, _ = trainer(tmp_path, spec=small_spec(anchor_predicts=early), steps=150, learning_rate=5e-3)
     before = run.evaluate()
     progress = run.train()
     assert before < 1.2
     assert progress.acceptance_length > 3.0
     assert [line.step for line in read_log(tmp_path)] == [50, 100, 150]
+
+
+@torch.no_grad()
+def test_an_anchor_that_predicts_saves_a_slot(tmp_path):
+    """Slot k of the network says draft k + 1, the first of them at the anchor's own position."""
+    spec = small_spec(anchor_predicts=True)
+    run, model = trainer(tmp_path, spec=spec)
+    text = corpus(spec)
+    batch = collate(text, text.training[:2], anchors=3, slots=spec.block_size, seed=0)
+    mask = run._embedding[spec.mask_token_id].expand(2, 3, spec.block_size - 2, -1)
+    embeddings = torch.cat([run._embedding[batch.anchor_tokens][:, :, None], mask], 2)
+    whole = model(Blocks(batch.taps, embeddings, batch.anchors), torch.float32)
+    torch.testing.assert_close(run._hidden(batch), whole)
+    assert batch.labels.shape[-1] == whole.shape[2] == spec.network_slots
 
 
 def test_an_interrupted_run_is_the_same_run(tmp_path):
