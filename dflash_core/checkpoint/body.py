@@ -15,6 +15,7 @@ from dflash_core.spec import ConvSpec, DraftSpec, RopeSpec, SelectorSpec
 WIDEST = 1 << 20
 """Largest width, head count or rank."""
 MOST_TOKENS = 1 << 24
+MOST_CANDIDATES = 256
 MOST_TARGET_LAYERS = 4096
 LONGEST_BLOCK = 1024
 DTYPES = ("bfloat16", "float16", "float32")
@@ -237,7 +238,9 @@ def _conv(keys: Keys, width: int, block: int) -> ConvSpec:
 
 
 def _selector(keys: Keys, vocab: int) -> SelectorSpec:
-    return SelectorSpec(keys.integer("selector_rank", 1, WIDEST), keys.integer("selector_top_k", 1, vocab))
+    # Trees compare all candidates of a slot with all of the slot before.
+    most = min(MOST_CANDIDATES, vocab)
+    return SelectorSpec(keys.integer("selector_rank", 1, WIDEST), keys.integer("selector_top_k", 1, most))
 
 
 def _dtype(keys: Keys) -> str:

@@ -140,9 +140,9 @@ def write_native(spec: DraftSpec, **more: Any) -> dict[str, Any]:
 
 
 def named(spec: DraftSpec) -> str:
-    """The architecture that a draft is written as. A Markov head alone leaves it a first DFlash, for programs
-    that know no such head: they draft a little worse without it. Where the anchor's slot predicts, they would
-    take every slot for its neighbour."""
+    """The architecture that a draft is written as. A Markov head alone leaves it a first DFlash: a program
+    that knows no such head does without it, or refuses its tensors. Where the anchor's slot predicts, it
+    would take every slot for its neighbour."""
     if spec.conv is not None:
         return SECOND
     return DSPARK if spec.anchor_predicts else FIRST

@@ -10,7 +10,7 @@ from dflash_kernels.markov_walk import markov_walk
 from dflash_kernels.selector_pairs import selector_pairs
 from dflash_kernels.topk import topk
 
-CANDIDATES = 64
+CANDIDATES = 16
 """Tokens of a slot that are scored again, the likeliest by their own logits.
 
 Scoring the whole vocabulary would read all of W2 once a slot, where the head reads its weights once a block:
@@ -18,9 +18,6 @@ several times the head's work for tokens that are hardly ever picked (88 to 99 %
 the best 16 of a DFlash draft). What is drawn is drawn from these, and verified as that; so nothing is lost
 but a draft now and then.
 """
-
-PAIRED = 16
-"""Those that a tree is made of: every one of them is scored after every one of the slot before."""
 
 
 class MarkovHead(nn.Module):
@@ -59,7 +56,7 @@ class MarkovHead(nn.Module):
         self, hidden: Tensor, logits: Tensor, head: DraftHead, anchors: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Score every candidate after every candidate before it; see `CandidateSelector.pairs`."""
-        unary, rows = topk(logits, min(PAIRED, logits.shape[-1]))
+        unary, rows = topk(logits, min(CANDIDATES, logits.shape[-1]))
         ids = head.tokens(rows)
         alike = unary.new_ones(1, 1, 1).expand(*ids.shape[:2], self.before.shape[1])
         return ids, selector_pairs(unary, ids, alike, self.before, self.after, anchors)

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from dflash_core.checkpoint.dspark import FROM, INTO
 from dflash_core.checkpoint.shapes import part_of, tensor_shapes
 from dflash_core.drafter.layers import ACTIVATIONS
-from dflash_core.drafter.markov import PAIRED
+from dflash_core.drafter.markov import CANDIDATES
 from dflash_core.drafter.rotary import inverse_frequencies
 from dflash_core.errors import UnsupportedError
 from dflash_core.spec import DraftSpec
@@ -109,7 +109,7 @@ class TrainableDraft(nn.Module):
         """How many of a slot's best tokens are scored once more, after the token before; 0 without that."""
         if self.spec.selector is not None:
             return self.spec.selector.top_k
-        return 0 if self.spec.markov is None else PAIRED
+        return 0 if self.spec.markov is None else CANDIDATES
 
     def pull(self, hidden: Tensor, before: Tensor, ids: Tensor) -> Tensor:
         """What the token before a slot adds to the logits of its candidates: see `selector_walk` for a

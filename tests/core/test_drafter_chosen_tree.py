@@ -20,8 +20,7 @@ DEPTH = BLOCK - 1
 @pytest.fixture(autouse=True, params=["selector", "markov"])
 def kind(request, monkeypatch):
     """Both with six candidates a slot."""
-    for name in ("CANDIDATES", "PAIRED"):
-        monkeypatch.setattr(f"dflash_core.drafter.markov.{name}", 6)
+    monkeypatch.setattr("dflash_core.drafter.markov.CANDIDATES", 6)
     specs = {"selector": second_spec(), "markov": small_spec(markov=MarkovSpec(5))}
     monkeypatch.setattr(Case, "spec", specs[request.param])
 
