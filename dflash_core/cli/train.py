@@ -90,11 +90,13 @@ def train_command(
 
     With `--distill W` a slot's loss is 1 - W times the cross entropy with the token that the target chose and
     W times that with the target's 8 most probable tokens at temperature 1, as far as the draft knows them.
-    Their probabilities are kept beside the hidden states, and computed where they are missing.
+    Their probabilities are kept beside the hidden states, and computed where they are missing. What a
+    selector or a Markov head adds is learnt from the chosen token alone.
 
     Started by `accelerate launch`, or by `torchrun`, every process takes its own rows of each batch; process
     0 computes the hidden states and writes. Their number, `--accumulate`, `--device` and `--compile` change
-    what is learnt by no more than rounding: the loss is the weighted mean over all slots of a step.
+    what is learnt by no more than rounding: the loss is the weighted mean over all slots of a step. A
+    launcher kills what has not stopped 30 s after Ctrl-C; the last save is safe.
     """
     from dflash_core.checkpoint.base import DraftCheckpoint
     from dflash_core.checkpoint.save import save_checkpoint

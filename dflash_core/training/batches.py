@@ -15,6 +15,9 @@ BUCKET = 32
 HELD_OUT = 64
 """Every so many-th sequence is kept out of training."""
 
+ROWS = 1 << 20
+"""More than a batch has."""
+
 MULTIPLE = 32
 """Sequences are padded to a multiple of this, so that few shapes occur."""
 
@@ -143,11 +146,8 @@ def noise(taps: Tensor, rows: range, spread: float, seed: int) -> Tensor:
     Args:
         taps: of these rows. spread: standard deviation in root mean squares of a position's hidden states.
     """
-    generator = torch.Generator().manual_seed(seed)
     found = torch.empty(taps.shape)
-    for place in range(rows.stop):
-        drawn = torch.randn(taps.shape[1:], generator=generator)
-        if place in rows:
-            found[place - rows.start] = drawn
+    for row, place in zip(found, rows, strict=True):
+        row.normal_(generator=torch.Generator().manual_seed(seed * ROWS + place))
     size = taps.float().square().mean(-1, keepdim=True).sqrt() * spread
     return (found * size).to(taps.dtype)

@@ -34,8 +34,8 @@ def model_card(
     parts = [
         f"# DFlash draft for {target}",
         f"{spec.num_layers} layers, taps {taps} of {spec.num_target_layers}, block size {spec.block_size}, "
-        f"mask token {spec.mask_token_id}. Trained by `dflash-core train`. It only guesses: the output is "
-        "the target's own, whatever the draft says.",
+        f"mask token {spec.mask_token_id}{_heads(spec)}. Trained by `dflash-core train`. It only guesses: "
+        "the output is the target's own, whatever the draft says.",
         "## Data",
         f"{answers:,} answers of the target itself, {learnt:,} tokens of them learnt, "
         f"{len(corpus.held_out):,} answers held out. No question of HumanEval, GSM8K or MT-bench is among "
@@ -61,6 +61,15 @@ def model_card(
             _table(rows),
         ]
     return "\n\n".join(parts) + "\n"
+
+
+def _heads(spec: DraftSpec) -> str:
+    found = [
+        *([f"selector of rank {spec.selector.rank} and convolutions"] if spec.selector else ()),
+        *([f"Markov head of rank {spec.markov.rank}"] if spec.markov else ()),
+        *(["the anchor's slot predicts"] if spec.anchor_predicts else ()),
+    ]
+    return "".join(f", {part}" for part in found)
 
 
 def _some(lines: Sequence[Progress], most: int = 8) -> Sequence[Progress]:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from dflash_kernels.argmax import argmax
 from dflash_kernels.topk import topk
 
 Weighting = Literal["decay", "dpace"]
@@ -22,17 +23,18 @@ def decay_weights(slots: int, gamma: float) -> Tensor:
     return torch.exp(-torch.arange(slots - 1, dtype=torch.float32) / gamma)
 
 
-def dpace_weights(confidence: Tensor) -> Tensor:
+def dpace_weights(confidence: Tensor, there: Tensor) -> Tensor:
     """Weights from how sure the draft is of the true tokens, so that slots count by what they can still gain.
 
     Args:
-        confidence: [..., S - 1] probabilities of the true tokens.
+        confidence: [..., S - 1] probabilities of the true tokens; 0 for those that the draft cannot say.
+        there: [..., S - 1] bool, whether a slot exists; the text may end within a block.
 
     Returns:
         [..., S - 1]: for slot j the sum over i >= j of the products of smoothed confidences up to i, which is
         what acceptance beyond j - 1 is worth.
     """
-    reached = (SMOOTHING + (1 - SMOOTHING) * confidence).cumprod(-1)
+    reached = (SMOOTHING + (1 - SMOOTHING) * confidence).cumprod(-1) * there
     return reached.flip(-1).cumsum(-1).flip(-1)
 
 
@@ -80,12 +82,13 @@ class HeadLoss(Function):
             logits = (hidden[part] @ head.t()).float()
             if keep:
                 kept[part] = topk(logits, keep)[1]
-            logits.sub_(logits.amax(-1, keepdim=True))
+            top = argmax(logits)
+            logits.sub_(logits.gather(1, top[:, None]))
             chosen = logits.gather(1, picked)[:, 0]
             more = others[part].clamp(min=0)
             shares = torch.where(others[part] >= 0, other_weights[part], 0.0)
             chosen_more = logits.gather(1, more)
-            right[part] = there & (chosen == 0)
+            right[part] = there & (top == picked[:, 0])
             logits.exp_()
             total = logits.sum(-1)
             log_probs[part] = torch.where(there, chosen - total.log(), 0.0)

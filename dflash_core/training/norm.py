@@ -21,8 +21,8 @@ class RMSNorm(Function):
             x: [..., D] floats. weight: [D], of the same dtype.
             eps: added to the mean square.
         """
-        size = torch.linalg.vector_norm(x, dim=-1, keepdim=True).float()
-        inverse = (size.square_() / x.shape[-1]).add_(eps).rsqrt_().to(x.dtype)
+        size = torch.linalg.vector_norm(x.float(), dim=-1, keepdim=True)  # in 16 bit it may overflow
+        inverse = (size.square() / x.shape[-1]).add_(eps).rsqrt_().to(x.dtype)
         unit: Tensor = x * inverse
         ctx.save_for_backward(unit, inverse, weight)
         return unit * weight

@@ -21,7 +21,8 @@ class TrainOptions:
         gamma: slot k weighs `exp(-(k - 1) / gamma)`; 4, 5, 7 for blocks of 8, 10, 16.
         weighting: "decay" by gamma alone, or "dpace", by the draft's own confidence.
         distill: share of a slot's loss that is cross entropy with what the target thought likely (its 8 most
-            probable tokens, as far as the draft knows them); the rest is with the token that it chose.
+            probable tokens, as far as the draft knows them); the rest is with the token that it chose. What a
+            selector or a Markov head adds is learnt from that token alone.
         noise: standard deviation of noise on the hidden states, in their own root mean squares.
         draft_vocab: learn the so many lowest token ids only, or those listed in a JSON file; the draft is
             then best run with the same.

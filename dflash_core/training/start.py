@@ -27,6 +27,12 @@ TABLES = {
 ADDED = ("convolutions", "selector", "Markov head")
 """Parts that do nothing before they are trained."""
 
+ALIKE = (
+    *("taps", "mask_token_id", "anchor_predicts"),
+    *("input_embedding_scale", "output_multiplier", "final_logit_softcapping"),
+)
+"""What weights mean depends on; shapes are compared as well."""
+
 
 def random_tensors(spec: DraftSpec, seed: int) -> dict[str, Tensor]:
     """Norms at 1, convolutions that pass their input through, matrices at random."""
@@ -64,8 +70,8 @@ def learnt_successors(tensors: Mapping[str, Tensor], head: Tensor) -> dict[str, 
 
 
 def draft_tensors(spec: DraftSpec, folder: Path, seed: int = 0) -> dict[str, Tensor]:
-    """The weights of a draft of the same shapes, to go on from; a selector or a Markov head that it
-    lacks is added such that the draft still says the same.
+    """The weights of a draft of the same kind, to go on from; a selector or a Markov head that it lacks is
+    added such that the draft still says the same.
 
     Raises:
         CheckpointError: it cannot be read, or is another kind of draft.
@@ -74,7 +80,18 @@ def draft_tensors(spec: DraftSpec, folder: Path, seed: int = 0) -> dict[str, Ten
         raise CheckpointError(
             f'start is "{folder}", which is no folder; it may be "target" or "random", too.'
         )
-    tensors = load_checkpoint(folder).tensors
+    checkpoint = load_checkpoint(folder)
+    for name in ALIKE:
+        if (its := getattr(checkpoint.spec, name)) != (own := getattr(spec, name)):
+            raise CheckpointError(
+                f"{folder}: {name} is {its}, but {own} for the draft that is to be trained; choose what the "
+                "draft to go on from has."
+            )
+    tensors = checkpoint.tensors
+    if lost := set(map(part_of, tensors)) & set(ADDED) - set(map(part_of, tensor_shapes(spec))):
+        raise CheckpointError(
+            f"{folder} has {' and '.join(sorted(lost))}, which would be lost; train a draft with the same."
+        )
     missing = set(ADDED) - set(map(part_of, tensors))
     fresh = random_tensors(spec, seed)
     tensors = {**tensors, **{name: fresh[name] for name in fresh if part_of(name) in missing}}

@@ -173,7 +173,11 @@ class Trainer:
                 parameter.grad = processes.sum(parameter.grad)
                 if self._execution.accumulate > 1:
                     parameter.grad *= factor
-        torch.nn.utils.clip_grad_norm_(self._model.parameters(), options.clip)
+        size = torch.nn.utils.clip_grad_norm_(self._model.parameters(), options.clip)
+        if not math.isfinite(size):  # before it reaches the weights, and what is saved
+            raise DFlashError(
+                f"The gradient is {float(size)} at step {step}; try a lower learning rate, or float32."
+            )
         self._optimizer.step()
         return float(loss * factor), int(slots)
 
@@ -183,7 +187,8 @@ class Trainer:
         if self._options.weighting == "dpace":
             with torch.no_grad():
                 _, log_probs, _ = self._loss(hidden.detach(), batch, torch.zeros_like(weights))
-            weights = dpace_weights(log_probs.exp())
+            known = self._rows[batch.labels] >= 0
+            weights = dpace_weights(torch.where(known, log_probs.exp(), 0.0), batch.labels >= 0)
         return torch.where(batch.labels >= 0, weights, 0.0)
 
     def _hidden(self, batch: Batch) -> Tensor:

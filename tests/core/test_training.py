@@ -93,11 +93,28 @@ def test_the_norms_gradient_is_autograds(shape):
     torch.testing.assert_close(own, torch.autograd.grad(plain, given, out), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_norm_of_large_vectors_does_not_overflow(dtype):
+    x = (torch.randn(4, 4096, generator=torch.Generator().manual_seed(0)) * 1200).to(dtype)
+    plain = F.rms_norm(x.float(), (4096,), None, 1e-5)
+    found = rms_norm(x, torch.ones(4096, dtype=dtype), 1e-5)
+    torch.testing.assert_close(found.float(), plain, rtol=0.02, atol=0.02)
+
+
+def test_of_tied_tokens_the_first_is_the_best():
+    hidden, head = torch.ones(2, 3), torch.ones(4, 3)
+    labels = torch.tensor([0, 2])
+    assert head_loss(hidden, head, labels, torch.ones(2))[2].tolist() == [True, False]
+
+
 def test_weights_of_slots():
     torch.testing.assert_close(decay_weights(4, 2.0), torch.tensor([0.0, -0.5, -1.0]).exp())
-    sure, unsure = dpace_weights(torch.ones(1, 3)), dpace_weights(torch.zeros(1, 3))
+    there = torch.ones(1, 3, dtype=torch.bool)
+    sure, unsure = dpace_weights(torch.ones(1, 3), there), dpace_weights(torch.zeros(1, 3), there)
     assert sure.tolist() == [[3.0, 2.0, 1.0]]
     assert unsure.tolist() == [[0.875, 0.375, 0.125]]
+    short = dpace_weights(torch.ones(1, 3), torch.tensor([[True, True, False]]))
+    assert short.tolist() == [[2.0, 1.0, 0.0]]
     assert accepted(torch.tensor([[True, True, False, True], [False, True, True, True]])).tolist() == [2, 0]
 
 
@@ -239,6 +256,16 @@ def test_training_goes_on_from_another_draft(tmp_path):
         draft_tensors(deeper, tmp_path / "draft")
     with pytest.raises(CheckpointError, match="no folder"):
         draft_tensors(spec, tmp_path / "nothing")
+    with pytest.raises(CheckpointError, match=r"taps is \(1, 3, 5\), but \(1, 2, 5\)"):
+        draft_tensors(replace(spec, taps=(1, 2, 5)), tmp_path / "draft")
+    with pytest.raises(CheckpointError, match="anchor_predicts is False, but True"):
+        draft_tensors(replace(spec, anchor_predicts=True), tmp_path / "draft")
+    rich = markov_spec()
+    save_checkpoint(
+        DraftCheckpoint(rich, random_tensors(rich, 3)), tmp_path / "rich", dialect="zlab", dtype="float32"
+    )
+    with pytest.raises(CheckpointError, match="has Markov head, which would be lost"):
+        draft_tensors(spec, tmp_path / "rich")
 
 
 @pytest.mark.parametrize(
