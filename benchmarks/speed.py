@@ -21,11 +21,10 @@ import torch
 import dflash_core
 from dflash_backends.transformers.demo_model import smollm2_folder
 from dflash_core.bench.prompts import SETS, load_prompts
-from dflash_core.demo import draft_vocab_file
+from dflash_core.demo import draft_folder, draft_vocab_file
 from dflash_core.generation import GenerateResult, generate
 from dflash_core.schedule.auto import AutoSchedule
 
-DRAFT = Path(__file__).parent.parent / "drafts" / "SmolLM2-135M-Instruct-DFlash-b8-borrowed"
 Run = Callable[[list[int]], tuple[list[int], float, float]]
 """Prompt -> new tokens, seconds outside the prefill, acceptance length."""
 
@@ -66,7 +65,7 @@ def main() -> None:
     )
     parser.add_argument("--new-tokens", type=int, default=96)
     parser.add_argument("--sets", nargs="*", default=list(SETS), choices=list(SETS))
-    parser.add_argument("--draft", type=Path, default=DRAFT)
+    parser.add_argument("--draft", type=Path, default=draft_folder())
     parser.add_argument("--draft-vocab", default=draft_vocab_file())
     parser.add_argument("--lengths", type=int, nargs="*", default=[], help="verify lengths to show as well")
     parser.add_argument("--no-reference", action="store_true", help="leave out the dflash package")

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from dflash_core.spec import DraftSpec
@@ -42,7 +43,7 @@ def model_card(
         "the prompts.",
         _table(made),
         "## Recipe",
-        _table(asdict(options)),
+        _table({**asdict(options), "start": "/".join(Path(options.start).parts[-2:])}),
         "## Figures",
     ]
     if not lines:
