@@ -10,7 +10,6 @@ from dflash_core.proposal import DraftDistribution
 from dflash_kernels.argmax import argmax
 from dflash_kernels.candidate_probs import candidate_probs
 from dflash_kernels.draw import draw
-from dflash_kernels.topk import topk
 
 Chooser = CandidateSelector | MarkovHead
 """What makes the tokens of a block fit each other."""
@@ -80,9 +79,9 @@ def guess(
         best = argmax(logits)[..., None]
         log_probs = logits.gather(-1, best)[..., 0] - total
         return Guess(head.tokens(best[..., 0]), log_probs, None)
-    scores, rows = topk(logits, min(SAMPLED_CANDIDATES, logits.shape[-1]))
+    scores, ids = head.best(logits, SAMPLED_CANDIDATES)
     probs = candidate_probs(scores, noise.temperature)
-    return _picked(head.tokens(rows), scores - total[..., None], draw(probs, noise.uniforms), probs)
+    return _picked(ids, scores - total[..., None], draw(probs, noise.uniforms), probs)
 
 
 def candidates(
@@ -97,9 +96,9 @@ def candidates(
     """
     logits = head(hidden)
     if selector is None:
-        scores, rows = topk(logits, min(count, logits.shape[-1]))
+        scores, ids = head.best(logits, count)
         log_probs = scores - logits.logsumexp(-1, keepdim=True)
-        return Candidates(log_probs.clamp(max=0), head.tokens(rows))
+        return Candidates(log_probs.clamp(max=0), ids)
     ids, pairs = selector.pairs(hidden, logits, head, anchors)
     after, choice = pairs.log_softmax(-1).sort(dim=-1, descending=True, stable=True)
     return Candidates(after[..., :count], ids, choice[..., :count])

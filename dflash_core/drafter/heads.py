@@ -57,6 +57,15 @@ class DraftHead(nn.Module):
         """Rows of the head to target ids."""
         return rows if self.ids is None else self.ids[rows]
 
+    def best(self, logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Logits and target ids [..., count] of the best tokens, or of all where there are not so many.
+
+        Args:
+            logits: [..., n], of this head.
+        """
+        values, rows = topk(logits, min(count, logits.shape[-1]))
+        return values, self.tokens(rows)
+
 
 def build_head(
     checkpoint: DraftCheckpoint, target: TargetModel, weights: Weights, draft_vocab: DraftVocab | None
@@ -134,7 +143,7 @@ class CandidateSelector(nn.Module):
             ids, scores: [B, D', K], the candidates and how they were scored.
             picks: [B, D'] int64, indices of candidates.
         """
-        unary, ids = self._candidates(logits, head)
+        unary, ids = head.best(logits, self.top_k)
         picks, scores = selector_walk(
             unary,
             ids,
@@ -159,11 +168,6 @@ class CandidateSelector(nn.Module):
             ids: [B, D', K], the candidates.
             scores: [B, D', K, K]; row a of a slot comes after candidate a of the slot before.
         """
-        unary, ids = self._candidates(logits, head)
+        unary, ids = head.best(logits, self.top_k)
         projected = self.hidden_projection(hidden)
         return ids, selector_pairs(unary, ids, projected, self.predecessors, self.successors, anchors)
-
-    def _candidates(self, logits: Tensor, head: DraftHead) -> tuple[Tensor, Tensor]:
-        """Logits and target ids [B, D', K] of the best of every slot."""
-        unary, rows = topk(logits, min(self.top_k, logits.shape[-1]))
-        return unary, head.tokens(rows)

@@ -8,7 +8,6 @@ from dflash_core.drafter.heads import DraftHead
 from dflash_core.drafter.weights import Weights, frozen
 from dflash_kernels.markov_walk import markov_walk
 from dflash_kernels.selector_pairs import selector_pairs
-from dflash_kernels.topk import topk
 
 CANDIDATES = 16
 """Tokens of a slot that are scored again, the likeliest by their own logits.
@@ -47,8 +46,7 @@ class MarkovHead(nn.Module):
         uniforms: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Walk from the anchors; see `dflash_kernels.markov_walk`, and `CandidateSelector.forward`."""
-        unary, rows = topk(logits, min(CANDIDATES, logits.shape[-1]))
-        ids = head.tokens(rows)
+        unary, ids = head.best(logits, CANDIDATES)
         picks, scores = markov_walk(unary, ids, self.before, self.after, anchors, temperature, uniforms)
         return ids, scores, picks
 
@@ -56,7 +54,6 @@ class MarkovHead(nn.Module):
         self, hidden: Tensor, logits: Tensor, head: DraftHead, anchors: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Score every candidate after every candidate before it; see `CandidateSelector.pairs`."""
-        unary, rows = topk(logits, min(CANDIDATES, logits.shape[-1]))
-        ids = head.tokens(rows)
+        unary, ids = head.best(logits, CANDIDATES)
         alike = unary.new_ones(1, 1, 1).expand(*ids.shape[:2], self.before.shape[1])
         return ids, selector_pairs(unary, ids, alike, self.before, self.after, anchors)
