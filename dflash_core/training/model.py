@@ -14,8 +14,8 @@ from dflash_core.drafter.markov import CANDIDATES
 from dflash_core.drafter.rotary import inverse_frequencies
 from dflash_core.errors import UnsupportedError
 from dflash_core.spec import DraftSpec
+from dflash_core.training.conv import dynamic_conv
 from dflash_core.training.norm import rms_norm
-from dflash_kernels.dynamic_conv import dynamic_conv
 from dflash_kernels.rope import rope_angles
 
 SELECTOR = "candidate_selector."

@@ -14,6 +14,7 @@ from dflash_core.checkpoint.save import save_checkpoint
 from dflash_core.drafter.network import DraftNetwork
 from dflash_core.errors import CheckpointError, DFlashError, SettingsError, UnsupportedError
 from dflash_core.spec import LayerSpec, MarkovSpec
+from dflash_core.training import conv
 from dflash_core.training.batches import HELD_OUT, Corpus, collate, epoch
 from dflash_core.training.features import Shard
 from dflash_core.training.loss import accepted, choice_loss, decay_weights, dpace_weights, head_loss
@@ -28,6 +29,7 @@ from dflash_core.training.start import (
     random_tensors,
 )
 from dflash_core.training.trainer import Trainer, rate
+from dflash_kernels.dynamic_conv import dynamic_conv
 from dflash_kernels.selector_walk import selector_walk
 
 SPECS = {
@@ -91,6 +93,16 @@ def test_the_norms_gradient_is_autograds(shape):
     torch.testing.assert_close(rms_norm(*given, 1e-3), plain, rtol=1e-6, atol=1e-6)
     own = torch.autograd.grad(rms_norm(*given, 1e-3), given, out)
     torch.testing.assert_close(own, torch.autograd.grad(plain, given, out), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 6, 3, 2), (3, 7, 10, 1, 3), (2, 2, 8, 8, 4)], ids=str)
+def test_the_convolutions_gradient_is_autograds(shape):
+    batch, slots, width, groups, size = shape[0], shape[1], shape[2], shape[2] // shape[3], shape[4]
+    shapes = (batch, slots, width), (batch, slots, size, groups), (size, width)
+    arguments = [torch.randn(each, dtype=torch.float64, requires_grad=True) for each in shapes]
+    assert torch.autograd.gradcheck(conv.dynamic_conv, arguments)
+    floats = [each.detach().float() for each in arguments]
+    torch.testing.assert_close(conv.dynamic_conv(*floats), dynamic_conv(*floats))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
