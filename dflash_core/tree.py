@@ -1,6 +1,7 @@
 """Token trees. Node 0 is the anchor; a chain is the tree with one branch."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -49,6 +50,37 @@ class TokenTree:
         return child_ptr(self.parents, self.num_nodes)
 
 
+class Chain(TokenTree):
+    """The tree of one branch. Its shape is known, and worked out for those who ask: an engine that verifies
+    chains by itself never does."""
+
+    _nodes: Tensor
+    _real: Tensor
+
+    def __init__(self, tokens: Tensor, num_nodes: Tensor) -> None:
+        nodes = torch.arange(tokens.shape[1], device=tokens.device)
+        real = nodes < num_nodes[:, None]
+        fields = {
+            **{"tokens": tokens.where(real, 0), "num_nodes": num_nodes, "_nodes": nodes, "_real": real},
+            **{"max_depth": len(nodes) - 1, "is_chain": True, "ranks": None},
+        }
+        self.__dict__.update(fields)  # the class is frozen
+
+    @cached_property
+    def parents(self) -> Tensor:
+        return torch.where(self._real, self._nodes - 1, -1)
+
+    @cached_property
+    def depths(self) -> Tensor:
+        return torch.where(self._real, self._nodes, 0)
+
+    @cached_property
+    def visible(self) -> Tensor:
+        below = self._nodes <= self._nodes[:, None]  # [S, S]
+        itself = self._nodes == self._nodes[:, None]
+        return torch.where(self._real[:, :, None], below, itself)
+
+
 def chain(tokens: Tensor, num_nodes: Tensor) -> TokenTree:
     """A chain a request.
 
@@ -56,21 +88,7 @@ def chain(tokens: Tensor, num_nodes: Tensor) -> TokenTree:
         tokens: [B, S] int64, the anchor first.
         num_nodes: [B] int64, 1 to S: how many of them are verified.
     """
-    width = tokens.shape[1]
-    nodes = torch.arange(width, device=tokens.device)
-    real = nodes < num_nodes[:, None]  # [B, S]
-    below = nodes[None, :] <= nodes[:, None]  # [S, S]
-    itself = nodes[None, :] == nodes[:, None]
-    visible = torch.where(real[:, :, None], below, itself)
-    return TokenTree(
-        tokens=tokens.masked_fill(~real, 0),
-        parents=torch.where(real, nodes - 1, -1),
-        depths=torch.where(real, nodes, 0),
-        visible=visible,
-        num_nodes=num_nodes,
-        max_depth=width - 1,
-        is_chain=True,
-    )
+    return Chain(tokens, num_nodes)
 
 
 def from_parents(tokens: Tensor, parents: Tensor, num_nodes: Tensor, max_depth: int) -> TokenTree:

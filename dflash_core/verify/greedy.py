@@ -37,12 +37,11 @@ def greedy_verdict(tree: TokenTree, logits: Tensor) -> Verdict:
     """The verdict of argmax over [B, N, V] logits."""
     if not tree.is_chain:
         return follow(tree, argmax(logits))
-    accepted, bonus = verify_greedy(tree.tokens, logits, tree.num_nodes)
+    accepted, choice = verify_greedy(tree.tokens, logits, tree.num_nodes)
     slots = torch.arange(tree.max_depth + 1, device=accepted.device)
-    last = accepted[:, None]
-    drafts = torch.cat([tree.tokens[:, 1:], bonus[:, None]], 1)[:, : len(slots)]
-    tokens = torch.where(slots == last, bonus[:, None], drafts).masked_fill(slots > last, -1)
-    return Verdict(accepted, torch.where(slots <= last, slots, -1), tokens)
+    kept = slots <= accepted[:, None]
+    choice = choice[:, : len(slots)]  # accepted drafts are what the target chose, and so is the bonus
+    return Verdict(accepted, torch.where(kept, slots, -1), torch.where(kept, choice, -1))
 
 
 def follow(tree: TokenTree, choice: Tensor) -> Verdict:

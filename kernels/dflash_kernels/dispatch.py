@@ -5,7 +5,7 @@ from typing import Literal, TypeVar
 
 from torch import Tensor
 
-Impl = Literal["auto", "reference", "triton", "compiled", "fused", "host"]
+Impl = Literal["auto", "reference", "triton", "device", "compiled", "fused", "host"]
 F = TypeVar("F", bound=Callable[..., object])
 
 
@@ -14,9 +14,9 @@ def choose(op: str, impl: Impl, probe: Tensor, available: Mapping[str, F]) -> F:
 
     Args:
         op: name of the op, for the message.
-        impl: "auto" takes Triton for CUDA tensors where the op has it, the reference elsewhere. An op
-            that has something faster for some arguments on the CPU ("compiled" in C, "fused" by torch, or
-            "host" in Python) looks at them itself.
+        impl: "auto" takes Triton for CUDA tensors where the op has it, else what torch does there in few
+            kernels ("device"); the reference elsewhere. An op that has something faster for some arguments
+            on the CPU ("compiled" in C, "fused" by torch, or "host" in Python) looks at them itself.
         probe: a tensor argument of the call; only its device is looked at.
         available: implementations by name; "reference" is always there.
 
@@ -24,7 +24,8 @@ def choose(op: str, impl: Impl, probe: Tensor, available: Mapping[str, F]) -> F:
         ValueError: the op has no implementation of that name.
     """
     if impl == "auto":
-        impl = "triton" if probe.is_cuda and "triton" in available else "reference"
+        wanted: tuple[Impl, ...] = ("triton", "device") if probe.is_cuda else ()
+        impl = next((name for name in wanted if name in available), "reference")
     if impl not in available:
         raise ValueError(f"{op} has no implementation {impl!r}. It has: {', '.join(sorted(available))}.")
     return available[impl]

@@ -71,13 +71,13 @@ def test_greedy_chains_stop_at_the_first_mismatch(seed):
     wrong = torch.rand(64, 6, generator=generator) < 0.2
     tokens = torch.where(wrong, (tokens + 1) % 3, tokens)
     num_nodes = torch.randint(1, 7, (64,), generator=generator)
-    accepted, bonus = verify_greedy(tokens, logits, num_nodes)
+    accepted, chosen = verify_greedy(tokens, logits, num_nodes)
     for row in range(64):
         choice = logits[row].argmax(-1).tolist()
         slot = 0
         while slot + 1 < int(num_nodes[row]) and int(tokens[row, slot + 1]) == choice[slot]:
             slot += 1
-        assert (int(accepted[row]), int(bonus[row])) == (slot, choice[slot])
+        assert (int(accepted[row]), chosen[row].tolist()) == (slot, choice)
     assert len(accepted.unique()) == 6
 
 

@@ -2,12 +2,12 @@
 
 from torch import Tensor
 
-from dflash_kernels.argmax import reference
+from dflash_kernels.argmax import device, reference
 from dflash_kernels.dispatch import Impl, choose
 
 __all__ = ["argmax"]
 
-_IMPLS = {"reference": reference.argmax}
+_IMPLS = {"reference": reference.argmax, "device": device.argmax}
 
 
 def argmax(x: Tensor, *, impl: Impl = "auto") -> Tensor:

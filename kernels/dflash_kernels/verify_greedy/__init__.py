@@ -22,7 +22,8 @@ def verify_greedy(
 
     Returns:
         accepted: [B] int64, drafts accepted, 0 to num_nodes - 1.
-        bonus: [B] int64, the target's own choice after the last accepted draft.
+        choice: [B, S] int64, the target's own choice after every slot: the accepted drafts, and then the
+            bonus.
 
     Source: Leviathan et al. 2023, section 2.1, with argmax as the sampler.
     """
