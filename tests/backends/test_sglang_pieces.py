@@ -84,11 +84,12 @@ def test_accepted_nodes_move_to_the_front_of_their_window():
         tokens=torch.tensor([[7, 8, 9, -1], [4, -1, -1, -1]]),
     )
     window = torch.tensor([[10, 11, 12, 13, 14, 15], [20, 21, 22, 23, 24, 25]])
-    kept = kept_by(verdict, window, torch.tensor([100, 50]))
-    assert kept.source.tolist() == [10, 12, 15, 0, 20, 0, 0, 0]
-    assert kept.target.tolist() == [10, 11, 12, 0, 20, 0, 0, 0]
-    assert kept.rows.tolist() == [0, 2, 5, 0, 6, 0, 0, 0]
-    assert kept.positions.tolist() == [100, 101, 102, 0, 50, 0, 0, 0]
+    kept = kept_by(verdict, window, torch.tensor([[100], [50]]) + torch.arange(6))
+    assert kept.target.tolist() == [10, 11, 12, 0, 20, 0, 0, 0]  # slot 0 is nobody's
+    real = kept.target > 0
+    assert window.flatten()[kept.rows][real].tolist() == [10, 12, 15, 20]
+    assert kept.rows[real].tolist() == [0, 2, 5, 6]
+    assert kept.positions[real].tolist() == [100, 101, 102, 50]
 
 
 def test_links_lead_through_all_children():

@@ -18,13 +18,18 @@ class Nodes:
         tokens, positions: [B * N] int64.
         mask: [sum of N * (length + N)] bool, each request's rows over its committed positions and then its
             nodes; `None` for chains, which need none.
-        width: N.
+        reserved: [B, N] int64, the positions whose slots they are written to.
     """
 
     tokens: Tensor
     positions: Tensor
     mask: Tensor | None
-    width: int
+    reserved: Tensor
+
+    @property
+    def width(self) -> int:
+        """N."""
+        return self.reserved.shape[1]
 
 
 @dataclass(frozen=True)
@@ -32,13 +37,13 @@ class Kept:
     """What one verdict does to the slots of the B windows of N slots each; A = the longest path.
 
     Attributes:
-        source, target: [B * A] int64, the slots of the accepted nodes and where they have to be; both 0, the
-            slot of nobody, past a request's end.
-        rows: [B * A] int64, the accepted nodes among the B * N rows of a verify forward; 0 past the end.
+        target: [B * A] int64, the slots that the accepted nodes belong in; past a request's end 0, the slot
+            of nobody, so that whatever is written there does no harm.
+        rows: [B * A] int64, the accepted nodes among the B * N rows of a verify forward, which wrote the
+            slots of the windows; past the end those of roots.
         positions: [B * A] int64.
     """
 
-    source: Tensor
     target: Tensor
     rows: Tensor
     positions: Tensor
@@ -52,18 +57,18 @@ def nodes_of(tree: TokenTree, lengths: Tensor, lengths_host: list[int], width: i
         width: at least the tree's own. Padding nodes stand behind all others and nobody sees them.
     """
     extra = width - tree.width
-    tokens = pad(tree.tokens, (0, extra))
-    positions = lengths[:, None] + pad(tree.depths, (0, extra))
+    tokens = pad(tree.tokens, (0, extra)) if extra else tree.tokens
+    reserved = lengths[:, None] + torch.arange(width, device=lengths.device)
     if tree.is_chain:
         # as in any chain, a padding slot comes after what it pads
-        steps = torch.arange(width, device=lengths.device)
-        return Nodes(tokens.flatten(), (lengths[:, None] + steps).flatten(), None, width)
+        return Nodes(tokens.flatten(), reserved.flatten(), None, reserved)
+    positions = lengths[:, None] + pad(tree.depths, (0, extra))
     visible = pad(tree.visible, (0, extra, 0, extra))
     if extra:
         new = torch.arange(tree.width, width, device=lengths.device)
         visible[:, new, new] = True
     mask = full_mask(visible, lengths, lengths_host)
-    return Nodes(tokens.flatten(), positions.flatten(), mask, width)
+    return Nodes(tokens.flatten(), positions.flatten(), mask, reserved)
 
 
 def full_mask(visible: Tensor, lengths: Tensor, lengths_host: list[int]) -> Tensor:
@@ -83,24 +88,21 @@ def full_mask(visible: Tensor, lengths: Tensor, lengths_host: list[int]) -> Tens
     return inside | (node < 0)
 
 
-def kept_by(verdict: Verdict, window: Tensor, lengths: Tensor) -> Kept:
+def kept_by(verdict: Verdict, window: Tensor, reserved: Tensor) -> Kept:
     """Where the accepted nodes lie, and where they belong.
 
     Args:
         window: [B, N] int64, the slots that the verify forward wrote.
-        lengths: [B] int64, committed positions before it.
+        reserved: [B, N] int64, their positions.
     """
-    width = window.shape[1]
+    batch, width = window.shape
     nodes = verdict.nodes
-    real = nodes >= 0
-    chosen = nodes.clamp(min=0)
-    steps = torch.arange(nodes.shape[1], device=nodes.device)
-    first = torch.arange(len(window), device=nodes.device)[:, None] * width
+    first = torch.arange(0, batch * width, width, device=nodes.device)
+    longest = nodes.shape[1]
     return Kept(
-        source=window.gather(1, chosen).masked_fill(~real, 0).flatten(),
-        target=window[:, : nodes.shape[1]].masked_fill(~real, 0).flatten(),
-        rows=(first + chosen).masked_fill(~real, 0).flatten(),
-        positions=(lengths[:, None] + steps).masked_fill(~real, 0).flatten(),
+        target=window[:, :longest].where(nodes >= 0, 0).flatten(),
+        rows=(first[:, None] + nodes.clamp(min=0)).flatten(),
+        positions=reserved[:, :longest].flatten(),
     )
 
 
