@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from sglang.srt.configs.hybrid_arch import mambaish_config
+from sglang.srt.configs.model_config import ModelConfig
 from sglang.srt.speculative.spec_registry import CustomSpecAlgo
 
 from dflash_backends.sglang.options import reserved_nodes, server_settings, with_default_schedule
@@ -89,6 +91,7 @@ def complete(server_args: Any) -> None:
     draft = local_folder(settings.draft, server_args.speculative_draft_model_revision)
     spec = survey_checkpoint(draft).spec
     target = local_folder(server_args.model_path, server_args.revision)
+    refuse_recurrent(ModelConfig(target, trust_remote_code=server_args.trust_remote_code))
     check_pair(spec, read_target(target))
     block_size = settings.block_size or spec.block_size
     server_args.speculative_draft_model_path = draft
@@ -110,6 +113,15 @@ def refuse(server_args: Any) -> None:
         if value is not None and value != needed:
             flag = "--" + name.replace("_", "-")
             raise UnsupportedError(f"{flag} is {value}; {NAME} does not support {what}.")
+
+
+def refuse_recurrent(model_config: ModelConfig) -> None:
+    """Raise UnsupportedError for targets with layers whose state is not a KV cache (GDN, Mamba)."""
+    if mambaish_config(model_config) is not None:
+        raise UnsupportedError(
+            f"{model_config.model_path} has recurrent layers. SGLang commits their state by steps of its own "
+            f"algorithms, which {NAME} does not drive; use SGLang's DFLASH for this target."
+        )
 
 
 def refuse_auto(server_args: Any) -> None:

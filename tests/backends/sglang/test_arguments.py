@@ -18,8 +18,7 @@ def arguments(**given):
         **{"pp_size": 1, "tp_size": 1, "enable_dp_attention": False, "enable_return_hidden_states": False},
         **{"speculative_draft_model_quantization": None, "enable_hierarchical_cache": False},
         **{"disaggregation_mode": "null", "enable_mixed_chunk": False, "enable_unified_memory": False},
-        "enable_lora": None,
-        "device": "cpu",
+        **{"enable_lora": None, "device": "cpu", "trust_remote_code": False},
     }
     return SimpleNamespace(**{**defaults, **given})
 
@@ -103,6 +102,26 @@ def test_what_cannot_be_meant_is_refused_with_the_reason(complete, case):
         complete(environment, **given)
 
 
+HYBRID = {
+    **{"architectures": ["Qwen3NextForCausalLM"], "model_type": "qwen3_next", "vocab_size": 64},
+    **{"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4},
+    **{"num_key_value_heads": 2, "head_dim": 8, "full_attention_interval": 4, "num_experts": 0},
+    **{"linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 8},
+    **{"linear_value_head_dim": 8, "linear_conv_kernel_dim": 4, "max_position_embeddings": 256},
+}
+
+
+def test_a_target_with_recurrent_layers_is_refused_before_it_is_loaded(complete, tmp_path):
+    """There are no weights in the folder, so nothing could have been loaded."""
+    import json
+
+    from dflash_core.errors import UnsupportedError
+
+    (tmp_path / "config.json").write_text(json.dumps(HYBRID))
+    with pytest.raises(UnsupportedError, match="recurrent layers"):
+        complete(model_path=str(tmp_path))
+
+
 def test_the_flags_are_on_sglangs_command_line_and_reach_its_processes(monkeypatch):
     import argparse
     import os
@@ -174,7 +193,8 @@ def test_what_is_hooked_of_sglang_is_there():
     import pkgutil
 
     from dflash_backends.sglang import flags, memory
+    from dflash_backends.sglang.cpu import hooks
 
-    for place in (memory.SIZING, memory.CONFIGURATOR, f"{flags.ARGUMENTS}.add_cli_args"):
+    ours = (memory.SIZING, memory.CONFIGURATOR, f"{flags.ARGUMENTS}.add_cli_args")
+    for place in (*ours, hooks.SLOTS, hooks.ARGUMENTS):
         assert callable(pkgutil.resolve_name(place))
-    assert callable(pkgutil.resolve_name("sglang.srt.mem_cache.allocation.assign_req_to_token_pool_func"))
