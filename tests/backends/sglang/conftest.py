@@ -4,7 +4,10 @@ import os
 
 import pytest
 from sglang_asks import FEATURES, GREEDY_TOKENS, benchmark_prompts, read
-from sglang_server import model, serving
+from sglang_server import DRAFT, model, serving
+
+NATIVE = 9
+"""Prompts that SGLang's own DFLASH is asked: each set's first three."""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -32,13 +35,24 @@ def plain(tmp_path_factory, prompts):
     return {"greedy": [answer["output_ids"] for answer in answers], **features}
 
 
+@pytest.fixture(scope="session")
+def native(tmp_path_factory, prompts):
+    """What SGLang's own `DFLASH` makes of some prompts: answers and their numbers of cycles."""
+    flags = ("--speculative-algorithm", "DFLASH", "--speculative-draft-model-path", str(DRAFT))
+    with serving(tmp_path_factory.mktemp("native"), *flags, "--max-running-requests", "8") as server:
+        answers = [server.generate(prompt, max_new_tokens=GREEDY_TOKENS) for prompt in prompts[:NATIVE]]
+    return [(answer["output_ids"], answer["meta_info"]["spec_verify_ct"]) for answer in answers]
+
+
 @pytest.fixture(scope="module")
 def server(request, plain, tmp_path_factory):
     """The module's own server, started with its `FLAGS` and stopped after its last test.
 
-    It asks for `plain` so that no two servers run at a time.
+    It asks for `plain`, and `native` where that is wanted, so that no two servers run at a time.
     """
     module = request.module
+    if getattr(module, "NATIVE", False):
+        request.getfixturevalue("native")
     environment = getattr(module, "ENVIRONMENT", {})
     with serving(tmp_path_factory.mktemp("server"), *module.FLAGS, **environment) as up:
         yield up

@@ -71,9 +71,15 @@ class DFlashCpuPlatform(CpuDeviceMixin, SRTPlatform):
 
 
 def use_our_attention() -> None:
-    """Put our attention backend in the place of SGLang's torch one."""
+    """Put our attention backend in the place of SGLang's torch one, also for SGLang's own draft models."""
+    from sglang.srt.arg_groups.choices import (
+        DRAFT_ATTENTION_BACKEND_CHOICES,
+        add_draft_attention_backend_choices,
+    )
     from sglang.srt.layers.attention.attention_registry import register_attention_backend
 
     from dflash_backends.sglang.cpu.attention import TorchAttention
 
     register_attention_backend(ATTENTION)(TorchAttention)
+    if ATTENTION not in DRAFT_ATTENTION_BACKEND_CHOICES:
+        add_draft_attention_backend_choices([ATTENTION])
