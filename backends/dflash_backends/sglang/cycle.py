@@ -1,14 +1,13 @@
 """The core's cycle where SGLang owns the loop: plan, draft, verify, and what is to be kept."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Any, cast
 
 from torch import Tensor
 
 from dflash_backends.sglang.layout import Nodes, nodes_of
-from dflash_backends.sglang.metrics import Counters
+from dflash_backends.sglang.metrics import Counters, Laps
 from dflash_backends.sglang.requests import batch_sampling, view_of
 from dflash_backends.sglang.target import SGLangTarget
 from dflash_core.drafter.block import BlockDrafter
@@ -74,9 +73,7 @@ class Cycle:
         self._schedule: Schedule = provider("schedules", settings.schedule)(target, drafter)
         self._crop: RollbackPolicy = provider("rollbacks", "crop")()
         self._gather: RollbackPolicy = provider("rollbacks", "gather")()
-        self._last: tuple[Drafting, float] | None = None
-        self._began = 0.0
-        self._drafted = 0.0
+        self._last: tuple[Drafting, Mapping[str, float]] | None = None
 
     def draft(
         self,
@@ -85,6 +82,7 @@ class Cycle:
         context: HostedContext,
         lengths: Tensor,
         width: int | None,
+        laps: Laps,
     ) -> Drafting:
         """Plan the cycle and propose.
 
@@ -92,7 +90,6 @@ class Cycle:
             anchors: [B] int64. lengths: [B] int64, their positions.
             width: nodes a request that the target's forward must have; as many as needed when `None`.
         """
-        self._began = perf_counter()
         host = context.lengths
         views = [
             view_of(request, length, self.block_size, self._settings)
@@ -100,31 +97,35 @@ class Cycle:
         ]
         plan = self._schedule.plan(views)
         sampling = batch_sampling(requests, host, self._seed, self._device)
-        proposal = self.drafter.propose(anchors, context, plan, sampling)
+        with laps.phase("draft"):
+            proposal = self.drafter.propose(anchors, context, plan, sampling)
         nodes = nodes_of(proposal.tree, lengths, host, max(width or 0, proposal.tree.width))
-        self._drafted = perf_counter()
         return Drafting(views, plan, sampling, proposal, nodes)
 
     def verify(self, drafting: Drafting, logits: Tensor) -> Verdict:
         """The verdict on [B, N, V] logits of the proposal's nodes."""
-        verdict = self._verifier.verify(drafting.proposal, logits, drafting.sampling)
-        self._last = (drafting, perf_counter())
-        return verdict
+        return self._verifier.verify(drafting.proposal, logits, drafting.sampling)
 
     def rollback(self, tree: TokenTree, verdict: Verdict) -> RollbackPlan:
         """What both caches keep. How many positions is read by SGLang, later, so the plan has no counts."""
         return (self._crop if tree.is_chain else self._gather).plan(tree, verdict, ())
 
+    def done(self, drafting: Drafting, laps: Laps) -> None:
+        """A cycle is over, as far as this process knows: what was accepted is told to `observe`, later."""
+        self._last = (drafting, laps.stop())
+
     def observe(self, accepted: Sequence[int]) -> None:
         """Tell the schedule what came of the last cycle."""
         if self._last is None:
             return
-        drafting, verified = self._last
+        drafting, spent = self._last
         self._last = None
         if len(accepted) == len(drafting.views):
             if self._counters is not None:
-                self._counters.observe(drafting.plan, accepted)
-            seconds = PhaseSeconds(draft=self._drafted - self._began, verify=verified - self._drafted)
+                self._counters.observe(drafting.plan, accepted, spent)
+            seconds = PhaseSeconds(
+                plan=spent["adapter"], draft=spent["draft"], verify=spent["target"] + spent["verify"]
+            )
             # Trees of a server are asked for, and of those a schedule learns nothing.
             ranks = [range(1, count + 1) for count in accepted]
             self._schedule.observe(drafting.views, drafting.plan, ranks, seconds)

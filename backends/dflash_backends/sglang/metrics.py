@@ -1,6 +1,8 @@
 """Counters of our own beside SGLang's, on its metrics page."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from time import perf_counter
 
 from dflash_core.schedule.base import CyclePlan
 
@@ -13,6 +15,32 @@ COUNTERS = {
 }
 
 
+PHASES = ("draft", "target", "verify", "adapter")
+"""Of a cycle: the draft's forward and its context, the target's forward, the verdict, and all the rest."""
+
+
+class Laps:
+    """Host seconds of one cycle by phase; on a GPU those that it takes to launch, not to run."""
+
+    def __init__(self) -> None:
+        self._began = perf_counter()
+        self._spent = dict.fromkeys(PHASES, 0.0)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count what is done inside to a phase; phases do not nest."""
+        begin = perf_counter()
+        try:
+            yield
+        finally:
+            self._spent[name] += perf_counter() - begin
+
+    def stop(self) -> Mapping[str, float]:
+        """Seconds by phase up to now; what was in no phase is the adapter's."""
+        whole = perf_counter() - self._began
+        return {**self._spent, "adapter": whole - sum(self._spent.values())}
+
+
 class Counters:
     """Prometheus counters named `dflash_core:...`; SGLang has set the library up by the time of the first."""
 
@@ -20,11 +48,16 @@ class Counters:
         from prometheus_client import Counter
 
         self._counters = {name: Counter(f"dflash_core:{name}", about) for name, about in COUNTERS.items()}
+        about = "host seconds of cycles, by phase"
+        seconds = Counter("dflash_core:cycle_seconds", about, ["phase"])
+        self._seconds = {phase: seconds.labels(phase) for phase in PHASES}
 
-    def observe(self, plan: CyclePlan, accepted: Sequence[int]) -> None:
+    def observe(self, plan: CyclePlan, accepted: Sequence[int], seconds: Mapping[str, float]) -> None:
         """Count one cycle."""
         for name, count in counts(plan, accepted).items():
             self._counters[name].inc(count)
+        for phase, spent in seconds.items():
+            self._seconds[phase].inc(spent)
 
 
 def counts(plan: CyclePlan, accepted: Sequence[int]) -> dict[str, int]:

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from sglang.srt.configs.hybrid_arch import mambaish_config
 from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
 from sglang.srt.runtime_context import get_observability, get_parallel, get_spec
@@ -15,14 +14,13 @@ from torch import Tensor
 
 from dflash_backends.sglang.cycle import Cycle, Drafting
 from dflash_backends.sglang.first_token import FirstToken
-from dflash_backends.sglang.layout import Nodes, kept_by
-from dflash_backends.sglang.metrics import Counters
+from dflash_backends.sglang.layout import Kept, Nodes, kept_by
+from dflash_backends.sglang.metrics import Counters, Laps
 from dflash_backends.sglang.options import worker_settings
 from dflash_backends.sglang.state import Anchors
 from dflash_backends.sglang.target import SGLangTarget, tap_order
 from dflash_backends.sglang.verification import adjust, record_logprobs
 from dflash_core.drafter.hosted import HostedPool
-from dflash_core.errors import UnsupportedError
 from dflash_core.verdict import Verdict
 
 logger = logging.getLogger(__name__)
@@ -39,7 +37,6 @@ class DFlashCoreWorker(BaseSpecWorker):
         # what SGLang was given is in `server_args`; what became of it is here
         resolved = get_spec()
         settings = worker_settings(resolved)
-        refuse_recurrent(self._runner.model_config)
         target = SGLangTarget(self._runner)
         # every rank runs the same cycles, so one counts them
         counted = get_observability().enable_metrics and get_parallel().tp_rank == 0
@@ -113,22 +110,31 @@ class DFlashCoreWorker(BaseSpecWorker):
 
     @torch.no_grad()
     def _decode(self, batch: Any, on_publish: Callable[[Tensor], None] | None) -> GenerationBatchResult:
+        laps = Laps()
         lengths = batch.seq_lens.long()
         host = (batch.seq_lens if batch.seq_lens_cpu is None else batch.seq_lens_cpu).tolist()
         rows = self._table[batch.req_pool_indices.long(), : max(host) + self._reserved].long()
+        context = self._context().rows(rows, host)
         drafting = self._cycle.draft(
-            batch.reqs, batch.spec_info.tokens, self._context().rows(rows, host), lengths, self._width()
+            batch.reqs, batch.spec_info.tokens, context, lengths, self._width(), laps
         )
-        window = rows.gather(1, lengths[:, None] + torch.arange(drafting.nodes.width, device=self._device))
-        output, graph = self._verify(batch, drafting.nodes, window)
-        logits = output.next_token_logits
-        logits = logits.view(len(host), drafting.nodes.width, -1)[:, : drafting.proposal.tree.width]
-        logits = adjust(batch, drafting.proposal.tree, logits)
-        verdict = self._cycle.verify(drafting, logits)
-        self._commit(drafting, verdict, window, lengths, self._taps(output))
+        window = rows.gather(1, drafting.nodes.reserved)
+        with laps.phase("target"):
+            output, graph = self._verify(batch, drafting.nodes, window)
+        with laps.phase("verify"):
+            logits = output.next_token_logits
+            logits = logits.view(len(host), drafting.nodes.width, -1)[:, : drafting.proposal.tree.width]
+            logits = adjust(batch, drafting.proposal.tree, logits)
+            verdict = self._cycle.verify(drafting, logits)
+        kept = self._settle(drafting, verdict, window)
+        with laps.phase("draft"):
+            taps = self._taps(output).index_select(0, kept.rows)
+            self._context().write(taps, kept.positions, kept.target)
         if batch.return_logprob:
             record_logprobs(batch, output, logits, verdict)
-        return self._result(batch, drafting, verdict, output, graph, on_publish)
+        result = self._result(batch, drafting, verdict, output, graph, on_publish)
+        self._cycle.done(drafting, laps)
+        return result
 
     def _verify(self, batch: Any, nodes: Nodes, window: Tensor) -> tuple[Any, bool]:
         """Run the target over all nodes."""
@@ -148,15 +154,14 @@ class DFlashCoreWorker(BaseSpecWorker):
         )
         return result.logits_output, bool(result.can_run_cuda_graph)
 
-    def _commit(
-        self, drafting: Drafting, verdict: Verdict, window: Tensor, lengths: Tensor, taps: Tensor
-    ) -> None:
-        """Keep the accepted nodes of both caches, in their places."""
+    def _settle(self, drafting: Drafting, verdict: Verdict, window: Tensor) -> Kept:
+        """Bring the target's accepted nodes to their places."""
         plan = self._cycle.rollback(drafting.proposal.tree, verdict)
-        kept = kept_by(verdict, window, lengths)
+        kept = kept_by(verdict, window, drafting.nodes.reserved)
         if plan.gather is not None:
-            self._allocator.get_kvcache().move_kv_cache(kept.target, kept.source)
-        self._context().write(taps.index_select(0, kept.rows), kept.positions, kept.target)
+            source = window.flatten().index_select(0, kept.rows)
+            self._allocator.get_kvcache().move_kv_cache(kept.target, source)
+        return kept
 
     def _result(
         self,
@@ -168,13 +173,14 @@ class DFlashCoreWorker(BaseSpecWorker):
         on_publish: Callable[[Tensor], None] | None,
     ) -> GenerationBatchResult:
         bonus = verdict.tokens.gather(1, verdict.accepted[:, None])[:, 0]
-        new_lengths = batch.seq_lens + verdict.accepted + 1
+        produced = verdict.accepted + 1
+        new_lengths = batch.seq_lens + produced
         if on_publish is not None:
             on_publish(new_lengths)
         return GenerationBatchResult(
             logits_output=output,
             next_token_ids=verdict.tokens.flatten(),
-            accept_lens=(verdict.accepted + 1).to(torch.int32),
+            accept_lens=produced.to(torch.int32),
             can_run_cuda_graph=graph,
             new_seq_lens=new_lengths,
             next_draft_input=Anchors(bonus),
@@ -196,12 +202,3 @@ class DFlashCoreWorker(BaseSpecWorker):
         if self._pool is None:
             raise RuntimeError("SGLang ran a batch before it had allocated its pools.")
         return self._pool
-
-
-def refuse_recurrent(model_config: Any) -> None:
-    """Raise UnsupportedError for targets with layers whose state is not a KV cache (GDN, Mamba)."""
-    if mambaish_config(model_config) is not None:
-        raise UnsupportedError(
-            f"{model_config.model_path} has recurrent layers. SGLang commits their state by steps of its own "
-            "algorithms, which DFLASH_CORE does not drive; use SGLang's DFLASH for this target."
-        )

@@ -14,6 +14,7 @@ from sglang_server import embedded_cycles, speculative
 pytest.importorskip("sglang", reason="SGLang is in an environment of its own; see `make test-sglang`")
 
 FLAGS = speculative("--max-running-requests", "8", "--enable-metrics", "--max-total-tokens", "16384")
+NATIVE = True
 
 
 def test_greedy_answers_are_those_without_speculation(server, plain, prompts):
@@ -29,6 +30,11 @@ def test_a_request_needs_as_many_cycles_as_in_the_embedded_engine(server, prompt
     answers = [server.generate(prompt, max_new_tokens=GREEDY_TOKENS) for prompt in few]
     assert [answer["output_ids"] for answer in answers] == embedded["tokens"]
     assert [answer["meta_info"]["spec_verify_ct"] for answer in answers] == embedded["cycles"]
+
+
+def test_a_request_needs_as_many_cycles_as_with_sglangs_own_algorithm(server, native, prompts):
+    answers = [server.generate(prompt, max_new_tokens=GREEDY_TOKENS) for prompt in prompts[: len(native)]]
+    assert [(answer["output_ids"], answer["meta_info"]["spec_verify_ct"]) for answer in answers] == native
 
 
 def test_alone_and_after_a_prefix_hit_they_are_the_same(server, plain, prompts):
@@ -148,8 +154,32 @@ def test_counters_are_where_sglang_has_them(server):
     info = server.generate(CODE, max_new_tokens=24)["meta_info"]
     assert info["spec_verify_ct"] > 0
     assert info["spec_accept_length"] == pytest.approx(23 / info["spec_verify_ct"], abs=0.5)
-    assert "sglang:spec_accept_length" in server.get("/metrics")
     assert server.get("/health") is not None
+
+
+def test_our_counters_are_beside_sglangs(server):
+    """One request alone: each of its cycles is counted once, with what was drafted, accepted and spent."""
+    before = counters(server)
+    info = server.generate(CODE, max_new_tokens=24, ignore_eos=True)["meta_info"]
+    after = counters(server)
+    grown = {name: value - before[name] for name, value in after.items()}
+    cycles = info["spec_verify_ct"]
+    assert grown["dflash_core:cycles_total"] == cycles
+    assert (
+        grown["dflash_core:verified_nodes_total"] <= grown["dflash_core:drafted_tokens_total"] <= 7 * cycles
+    )
+    # the prompt gives the first token, each cycle one more than it accepts; the last one may give too many
+    assert 0 <= 1 + cycles + grown["dflash_core:accepted_tokens_total"] - 24 < 8
+    spent = [value for name, value in grown.items() if name.startswith("dflash_core:cycle_seconds_total")]
+    assert len(spent) == 4
+    assert all(0 < seconds < 60 for seconds in spent)
+    assert "sglang:spec_accept_length" in server.get("/metrics")
+
+
+def counters(server):
+    """Our counters by name, labels included."""
+    lines = [line.split() for line in server.get("/metrics").splitlines()]
+    return {line[0]: float(line[1]) for line in lines if line and line[0].startswith("dflash_core:")}
 
 
 def test_the_cache_can_be_flushed(server, plain):
