@@ -2,7 +2,7 @@
 # They use the active virtual environment, or the interpreter in DFLASH_PYTHON (for a machine with a GPU and
 # a torch of its own), or .venv, which they make.
 
-.PHONY: help demo test test-long test-fast test-sglang check format wheel clean
+.PHONY: help demo test test-long test-fast test-sglang soak-sglang check format wheel clean
 .NOTPARALLEL:
 
 # Nothing here may reach for a model hub.
@@ -26,6 +26,10 @@ test-fast: ## without what takes minutes
 test-sglang: ## real SGLang servers on this CPU, in an environment of their own (11 GB, made once)
 	CI_ENVIRONMENT=demo ci/python -c "from dflash_backends.transformers.demo_model import smollm2_folder as f; f()"
 	"$$(ci/engine sglang)/bin/pytest" tests/backends/sglang
+
+soak-sglang: ## twenty minutes of clients that come and go, against a real SGLang server
+	CI_ENVIRONMENT=demo ci/python -c "from dflash_backends.transformers.demo_model import smollm2_folder as f; f()"
+	"$$(ci/engine sglang)/bin/python" tests/sglang_soak.py
 
 check: ## lint, format, types, and the rules of the house
 	ci/python -m ruff check .
