@@ -1,7 +1,10 @@
 """How an op finds its implementation: by the device of its tensors, unless the caller says otherwise."""
 
 from collections.abc import Callable, Mapping
-from typing import Literal, TypeVar
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Literal, TypeVar
 
 from torch import Tensor
 
@@ -29,3 +32,21 @@ def choose(op: str, impl: Impl, probe: Tensor, available: Mapping[str, F]) -> F:
     if impl not in available:
         raise ValueError(f"{op} has no implementation {impl!r}. It has: {', '.join(sorted(available))}.")
     return available[impl]
+
+
+def with_triton(op: str, available: Mapping[str, F]) -> Mapping[str, Callable[..., Any]]:
+    """Add the function of the op's name in `dflash_kernels.<op>.kernel`, where Triton is installed.
+
+    It is imported when first called: reading Triton takes longer than reading all of this.
+    """
+
+    def run(*arguments: Any, **named: Any) -> Any:
+        return getattr(import_module(f"dflash_kernels.{op}.kernel"), op)(*arguments, **named)
+
+    return {**available, "triton": run} if has_triton() else available
+
+
+@cache
+def has_triton() -> bool:
+    """Whether Triton is installed."""
+    return find_spec("triton") is not None

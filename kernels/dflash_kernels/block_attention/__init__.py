@@ -3,11 +3,11 @@
 from torch import Tensor
 
 from dflash_kernels.block_attention import fused, reference
-from dflash_kernels.dispatch import Impl, choose
+from dflash_kernels.dispatch import Impl, choose, with_triton
 
 __all__ = ["block_attention"]
 
-_IMPLEMENTATIONS = {"reference": reference.block_attention}
+_IMPLEMENTATIONS = with_triton("block_attention", {"reference": reference.block_attention})
 
 
 def block_attention(
@@ -31,7 +31,7 @@ def block_attention(
     """Ragged attention over pool slots and the block; see `reference.block_attention`."""
     if impl == "auto" and fused.fits(q, k_pool, slots, k, lengths, block_lengths, window, causal, sinks):
         return fused.block_attention(q, k_pool, v_pool, slots, k, v, scale)
-    return choose("block_attention", impl, q, _IMPLEMENTATIONS)(
+    out: Tensor = choose("block_attention", impl, q, _IMPLEMENTATIONS)(
         q,
         k_pool,
         v_pool,
@@ -47,3 +47,4 @@ def block_attention(
         causal=causal,
         sinks=sinks,
     )
+    return out

@@ -2,13 +2,13 @@
 
 from torch import Tensor
 
-from dflash_kernels.dispatch import Impl, choose
+from dflash_kernels.dispatch import Impl, choose, with_triton
 from dflash_kernels.rope import compiled, reference
 
 __all__ = ["rope", "rope_angles"]
 
 _ANGLES = {"reference": reference.rope_angles}
-_ROPE = {"reference": reference.rope, "compiled": compiled.rope}
+_ROPE = with_triton("rope", {"reference": reference.rope, "compiled": compiled.rope})
 
 
 def rope_angles(
@@ -22,4 +22,5 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, *, impl: Impl = "auto") -> Tensor:
     """Rotate every head; see `reference.rope`."""
     if impl == "auto" and compiled.fits(x, cos, sin):
         return compiled.rope(x, cos, sin)
-    return choose("rope", impl, x, _ROPE)(x, cos, sin)
+    out: Tensor = choose("rope", impl, x, _ROPE)(x, cos, sin)
+    return out

@@ -16,7 +16,8 @@ def rope_angles(positions: Tensor, inverse_frequencies: Tensor, scale: float = 1
         cos, sin: [..., d / 2] float32.
     """
     angles = positions[..., None].float() * inverse_frequencies
-    return angles.cos() * scale, angles.sin() * scale
+    cos, sin = angles.cos(), angles.sin()
+    return (cos, sin) if scale == 1 else (cos * scale, sin * scale)
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

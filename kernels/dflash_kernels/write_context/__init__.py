@@ -2,12 +2,12 @@
 
 from torch import Tensor
 
-from dflash_kernels.dispatch import Impl, choose
+from dflash_kernels.dispatch import Impl, choose, with_triton
 from dflash_kernels.write_context import reference
 
 __all__ = ["write_context"]
 
-_IMPLEMENTATIONS = {"reference": reference.write_context}
+_IMPLEMENTATIONS = with_triton("write_context", {"reference": reference.write_context})
 
 
 def write_context(
