@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dflash_kernels.dynamic_conv import dynamic_conv
+from dflash_kernels.dynamic_conv import compiled, dynamic_conv
 
 
 def arguments(batch, slots, width, group, size, dtype=torch.float32):
@@ -27,6 +27,22 @@ def test_it_is_the_defining_sum(shape):
             kernel = base[offset] + dynamic[:, slot, offset].repeat_interleave(group, -1)
             expected[:, slot] += kernel * x[:, slot - offset]
     torch.testing.assert_close(dynamic_conv(x, dynamic, base), expected)
+
+
+@pytest.mark.skipif(compiled.routine() is None, reason="this machine has no C compiler")
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 6, 3, 2), (2, 5, 12, 4, 2), (3, 7, 10, 1, 3), (0, 3, 8, 8, 5)], ids=str
+)
+def test_the_compiled_routine_is_the_reference(shape):
+    x, dynamic, base = arguments(*shape)
+    packed = torch.stack([torch.zeros_like(dynamic), dynamic], 2)[:, :, 1]
+    strided = torch.stack([dynamic, dynamic], -1)[..., 0]
+    assert compiled.fits(x, dynamic, base)
+    assert not compiled.fits(x, dynamic[..., :1].double(), base)
+    assert not compiled.fits(x, dynamic, base[:, :1])
+    expected = dynamic_conv(x, dynamic, base, impl="reference")
+    for each in (dynamic, packed, strided):
+        torch.testing.assert_close(dynamic_conv(x, each, base, impl="compiled"), expected)
 
 
 def test_what_comes_later_does_not_matter():

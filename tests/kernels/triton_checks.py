@@ -5,6 +5,7 @@ import torch
 from test_block_attention import SHAPES, WINDOWS, case
 
 from dflash_kernels.block_attention import block_attention
+from dflash_kernels.dynamic_conv import dynamic_conv
 from dflash_kernels.rms_norm import rms_norm
 from dflash_kernels.rope import rope, rope_angles
 from dflash_kernels.write_context import write_context
@@ -87,6 +88,15 @@ def test_write_context(dtype):
     write_context(*expected, slots, k, v, impl="reference")
     write_context(*pools, slots, k, v, impl="triton")
     assert all(torch.equal(one, other) for one, other in zip(pools, expected, strict=True))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(1, 1, 6, 3, 2), (2, 5, 12, 4, 2), (3, 7, 10, 1, 3)], ids=str)
+def test_dynamic_conv(shape, dtype):
+    batch, slots, width, group, size = shape
+    dynamic = random(batch, slots, 2, size, width // group, seed=1, dtype=dtype)[:, :, 1]
+    x, base = random(batch, slots, width, dtype=dtype), random(size, width, seed=2, dtype=dtype)
+    as_good(*pair(dynamic_conv), x, dynamic, base)
 
 
 @pytest.mark.parametrize(("window", "causal"), WINDOWS)
