@@ -19,12 +19,12 @@ INTERVAL = (0.025, 0.975)
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """A figure and what it would have been for other draws of as many requests.
+    """A figure and what it would have been for other requests, as many of the same kind.
 
     Attributes:
         value: of the requests as they were.
-        samples: [R] of R draws with replacement; draw r is of the same requests in every estimate that was
-            made with the same weights.
+        samples: [R] of R draws with replacement, spread by `widening`; draw r is of the same requests in
+            every estimate that was made with the same weights.
     """
 
     value: float
@@ -82,7 +82,24 @@ def ratio_of_sums(tops: Sequence[float], bottoms: Sequence[float], weights: Floa
     if len(top) < 2:
         return Estimate(value, np.full(len(weights), np.nan))
     np.divide(weights @ top, below, out=samples, where=below > 0)
-    return Estimate(value, samples)
+    return Estimate(value, samples if value == 0 else value * (samples / value) ** widening(len(top)))
+
+
+def widening(count: int) -> float:
+    """By how much draws of a few requests differ too little from each other.
+
+    Their variance is that of a sample that knows its own mean, (n - 1) / n of what it should be, and they
+    take what they vary by for known, as a normal distribution does and Student's does not.
+
+    Source: Hesterberg 2015, "What teachers should know about the bootstrap", on percentile intervals that are
+    too narrow; Student's quantile by its expansion around the normal one, within 3 % from 3 requests on.
+    """
+    z, rest = 1.959964, count - 1
+    terms = (
+        *((z**2 + 1) / (4 * rest), (5 * z**4 + 16 * z**2 + 3) / (96 * rest**2)),
+        (3 * z**6 + 19 * z**4 + 17 * z**2 - 15) / (384 * rest**3),
+    )
+    return math.sqrt(count / rest) * (1 + sum(terms))
 
 
 def quotient(top: Estimate | None, bottom: Estimate | None) -> Estimate | None:
