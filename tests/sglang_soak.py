@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import random
+import signal
 import sys
 import tempfile
 import threading
@@ -30,7 +31,7 @@ from sglang_server import serving, speculative
 
 CLIENTS = 8
 LONGEST = 160
-SLOTS = 2048
+SLOTS = 1024
 HANGS_UP, ABORTS = 0.15, 0.15
 REPORT = 30
 """Seconds between two lines of progress."""
@@ -153,6 +154,7 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="also write the report here")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("Stopped."))  # and the server with it
     report = soak(given.minutes, given.tree_budget, given.seed)
     text = json.dumps(report, indent=2)
     print(text)
