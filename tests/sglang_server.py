@@ -84,7 +84,7 @@ def serving(tmp_path, *flags, **environment):
     command = [
         *(sys.executable, "-m", "sglang.launch_server", "--model-path", str(model()), "--device", "cpu"),
         *("--dtype", "float32", "--host", "127.0.0.1", "--port", str(port), "--skip-server-warmup"),
-        *("--context-length", "2048", "--random-seed", "1", *flags),
+        *("--context-length", "2048", "--random-seed", "1", "--max-total-tokens", "16384", *flags),
     ]
     # one name is not enough where several servers were ever started: pins and flags come from here alone
     variables = {name: value for name, value in os.environ.items() if not name.startswith("DFLASH_")}

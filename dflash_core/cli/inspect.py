@@ -21,7 +21,7 @@ def inspect_command(
 ) -> None:
     """Show what a draft checkpoint holds: layout, architecture, taps, sizes. Reads no weights.
 
-    Example: `dflash-core inspect drafts/SmolLM2-135M-Instruct-DFlash-b6`
+    Example: `dflash-core inspect drafts/SmolLM2-135M-Instruct-DFlash2-b8`
     """
     from dflash_core.checkpoint.inspect import inspect_checkpoint
 

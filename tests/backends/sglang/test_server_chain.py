@@ -13,7 +13,7 @@ from sglang_server import embedded_cycles, speculative
 
 pytest.importorskip("sglang", reason="SGLang is in an environment of its own; see `make test-sglang`")
 
-FLAGS = speculative("--max-running-requests", "8", "--enable-metrics", "--max-total-tokens", "16384")
+FLAGS = speculative("--max-running-requests", "8", "--enable-metrics")
 NATIVE = True
 
 
