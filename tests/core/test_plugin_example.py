@@ -103,6 +103,7 @@ print(second.spec.dialect, len(second.tensors) == len(first.tensors) and same)
 
 
 def test_its_layout_is_written_recognised_and_read(environment, tmp_path):
-    draft = Path(__file__).parents[2] / "drafts/SmolLM2-135M-Instruct-DFlash-b8-borrowed"  # its layout is of v1
+    """With a draft of v1, which is what the layout is for."""
+    draft = Path(__file__).parents[2] / "drafts/SmolLM2-135M-Instruct-DFlash-b8-borrowed"
     assert run(environment, "-c", CONVERT, str(draft), str(tmp_path / "out")).strip() == "prefixed True"
     assert json.loads((tmp_path / "out/config.json").read_text())["architectures"] == ["PrefixedDraft"]
