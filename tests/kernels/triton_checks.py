@@ -65,6 +65,7 @@ def test_rms_norm_of_strided_rows_and_of_a_weight_a_layer():
     packed = random(6, 4, 2, 3, 24)
     as_good(*pair(rms_norm), packed[:, :, 1], random(4, 1, 24, seed=1), 1e-5)
     as_good(*pair(rms_norm), random(2, 24, 3).transpose(1, 2), random(24, seed=1), 1e-5)
+    as_good(*pair(rms_norm), random(3, 70), random(1, seed=1), 1e-5)
     assert rms_norm(random(0, 8), random(8), 1e-5, impl="triton").shape == (0, 8)
 
 

@@ -26,6 +26,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return torch.empty_like(x)
     width = x.shape[-1]
     by_head = weight.dim() > 1
+    weight = weight.expand(*weight.shape[:-1], width)
     rows = x.reshape(-1, x.shape[-2], width) if by_head or x.dim() > 2 else x.reshape(-1, 1, width)
     if rows.stride(-1) != 1:
         rows = rows.contiguous()
