@@ -43,13 +43,35 @@ static inline __attribute__((always_inline)) float load_weight(const void *w, lo
 }
 
 static inline float total(vector sum) {
-    float parts[LANES], result = 0;
+    float parts[LANES];
     memcpy(parts, &sum, sizeof sum);
     for (int width = LANES / 2; width; width /= 2)
         for (int i = 0; i < width; i++)
             parts[i] += parts[i + width];
-    result = parts[0];
-    return result;
+    return parts[0];
+}
+
+/* Lanes of two vectors by number, those of `b` from LANES on. */
+#ifdef __clang__
+#define PICK(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define PICK(a, b, ...) __builtin_shuffle(a, b, (words){__VA_ARGS__})
+#endif
+
+/* The totals of a group's sums side by side, in the order of summation of `total`: adding up each sum by itself
+   took a fifth of the time of eight rows. */
+static inline __attribute__((always_inline)) void totals(const vector *sums, float *results) {
+#define HALVES(a, b) \
+    (PICK(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) + \
+     PICK(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31))
+    vector ab = HALVES(sums[0], sums[1]), cd = HALVES(sums[2], sums[3]);
+#undef HALVES
+    vector fours = PICK(ab, cd, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
+                   PICK(ab, cd, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+    fours += PICK(fours, fours, 2, 3, 2, 3, 6, 7, 6, 7, 10, 11, 10, 11, 14, 15, 14, 15);
+    fours += PICK(fours, fours, 1, 1, 1, 1, 5, 5, 5, 5, 9, 9, 9, 9, 13, 13, 13, 13);
+    for (int o = 0; o < GROUP; o++)
+        results[o] = fours[o * LANES / GROUP];
 }
 
 /* `rows`, `group` and `narrow` are constants where this is inlined, so that the sums live in registers. */
@@ -71,13 +93,20 @@ static inline __attribute__((always_inline)) void block(
                 sums[n][o] += values * weights[o];
         }
     }
-    for (int n = 0; n < rows; n++)
+    for (int n = 0; n < rows; n++) {
+        float whole[GROUP];
+        if (group == GROUP)
+            totals(sums[n], whole);
+        else
+            for (int o = 0; o < group; o++)
+                whole[o] = total(sums[n][o]);
         for (int o = 0; o < group; o++) {
-            float sum = total(sums[n][o]);
+            float sum = whole[o];
             for (long rest = k; rest < inner; rest++)
                 sum += x[n * inner + rest] * load_weight(w, first + o * inner + rest, narrow);
             y[n * outer + o] = bias ? sum + bias[o] : sum;
         }
+    }
 }
 
 static inline __attribute__((always_inline)) void all_rows(
