@@ -4,47 +4,41 @@
    which stay in the first-level cache, pass over it. Sums run in LANES parts, so results differ from other
    orders of summation by float32 rounding only. A row's result does not depend on the rows beside it. */
 
-#include <string.h>
-
+/* Sums of CHUNK rows of x and GROUP of w, with what they are made of, fill the registers but do not spill. */
+#ifdef __AVX512F__
 #define LANES 16
+#define CHUNK 6
+#else
+#define LANES 8
+#define CHUNK 4
+#endif
 #define GROUP 4      /* weight rows computed together: each vector of x is used so many times */
 #define AHEAD 1      /* groups whose weights are fetched before they are needed */
-#define CHUNK 6      /* rows of x whose sums fit into registers together with a group's */
 
-typedef unsigned short halves __attribute__((vector_size(LANES * sizeof(short)), aligned(2)));
-typedef unsigned int words __attribute__((vector_size(LANES * sizeof(int)), aligned(4)));
-typedef float vector __attribute__((vector_size(LANES * sizeof(float)), aligned(4)));
-
-static inline vector load(const float *at) {
-    vector value;
-    memcpy(&value, at, sizeof value);
-    return value;
-}
+/* Read through pointers and not by memcpy, which for eight lanes goes through the stack in two halves. */
+typedef unsigned short halves __attribute__((vector_size(LANES * sizeof(short)), aligned(2), may_alias));
+typedef unsigned int words __attribute__((vector_size(LANES * sizeof(int)), aligned(4), may_alias));
+typedef float vector __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
 
 /* Weights are float32, or bfloat16, which is the upper half of a float32. */
 static inline __attribute__((always_inline)) vector load_weights(const void *w, long at, int narrow) {
     if (!narrow)
-        return load((const float *)w + at);
-    halves half;
-    memcpy(&half, (const unsigned short *)w + at, sizeof half);
-    words whole = __builtin_convertvector(half, words) << 16;
-    vector value;
-    memcpy(&value, &whole, sizeof value);
-    return value;
+        return *(const vector *)((const float *)w + at);
+    halves half = *(const halves *)((const unsigned short *)w + at);
+    return (vector)(__builtin_convertvector(half, words) << 16);
 }
 
 static inline __attribute__((always_inline)) float load_weight(const void *w, long at, int narrow) {
     if (!narrow)
         return ((const float *)w)[at];
-    unsigned int whole = (unsigned int)((const unsigned short *)w)[at] << 16;
-    float value;
-    memcpy(&value, &whole, sizeof value);
-    return value;
+    union { unsigned int bits; float value; } whole = {(unsigned int)((const unsigned short *)w)[at] << 16};
+    return whole.value;
 }
 
-static inline float total(vector sum) {
+static inline __attribute__((always_inline)) float total(vector sum) {
     float parts[LANES];
-    memcpy(parts, &sum, sizeof sum);
+    for (int i = 0; i < LANES; i++)
+        parts[i] = sum[i];
     for (int width = LANES / 2; width; width /= 2)
         for (int i = 0; i < width; i++)
             parts[i] += parts[i + width];
@@ -58,18 +52,31 @@ static inline float total(vector sum) {
 #define PICK(a, b, ...) __builtin_shuffle(a, b, (words){__VA_ARGS__})
 #endif
 
+#if LANES == 16
+#define FOLD_PAIR(a, b) \
+    (PICK(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) + \
+     PICK(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31))
+#define FOLD_FOUR(ab, cd) \
+    (PICK(ab, cd, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) + \
+     PICK(ab, cd, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31))
+#define SHIFT_TWO(s) PICK(s, s, 2, 3, 2, 3, 6, 7, 6, 7, 10, 11, 10, 11, 14, 15, 14, 15)
+#define SHIFT_ONE(s) PICK(s, s, 1, 1, 1, 1, 5, 5, 5, 5, 9, 9, 9, 9, 13, 13, 13, 13)
+#else
+#define FOLD_PAIR(a, b) \
+    (PICK(a, b, 0, 1, 2, 3, 8, 9, 10, 11) + PICK(a, b, 4, 5, 6, 7, 12, 13, 14, 15))
+#define FOLD_FOUR(ab, cd) \
+    (PICK(ab, cd, 0, 1, 4, 5, 8, 9, 12, 13) + PICK(ab, cd, 2, 3, 6, 7, 10, 11, 14, 15))
+#define SHIFT_ONE(s) PICK(s, s, 1, 1, 3, 3, 5, 5, 7, 7)
+#endif
+
 /* The totals of a group's sums side by side, in the order of summation of `total`: adding up each sum by itself
    took a fifth of the time of eight rows. */
 static inline __attribute__((always_inline)) void totals(const vector *sums, float *results) {
-#define HALVES(a, b) \
-    (PICK(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) + \
-     PICK(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31))
-    vector ab = HALVES(sums[0], sums[1]), cd = HALVES(sums[2], sums[3]);
-#undef HALVES
-    vector fours = PICK(ab, cd, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
-                   PICK(ab, cd, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
-    fours += PICK(fours, fours, 2, 3, 2, 3, 6, 7, 6, 7, 10, 11, 10, 11, 14, 15, 14, 15);
-    fours += PICK(fours, fours, 1, 1, 1, 1, 5, 5, 5, 5, 9, 9, 9, 9, 13, 13, 13, 13);
+    vector fours = FOLD_FOUR(FOLD_PAIR(sums[0], sums[1]), FOLD_PAIR(sums[2], sums[3]));
+#if LANES == 16
+    fours += SHIFT_TWO(fours);
+#endif
+    fours += SHIFT_ONE(fours);
     for (int o = 0; o < GROUP; o++)
         results[o] = fours[o * LANES / GROUP];
 }
@@ -88,7 +95,7 @@ static inline __attribute__((always_inline)) void block(
             __builtin_prefetch((const char *)w + next * (narrow ? 2 : 4), 0, 1);
         }
         for (int n = 0; n < rows; n++) {
-            vector values = load(x + n * inner + k);
+            vector values = *(const vector *)(x + n * inner + k);
             for (int o = 0; o < group; o++)
                 sums[n][o] += values * weights[o];
         }
@@ -120,11 +127,13 @@ static inline __attribute__((always_inline)) void all_rows(
     x += n * inner;
     y += n * outer;
     switch (count - n) {
-    case 5: block(x, w, first, bias, y, inner, outer, 5, group, narrow); break;
-    case 4: block(x, w, first, bias, y, inner, outer, 4, group, narrow); break;
-    case 3: block(x, w, first, bias, y, inner, outer, 3, group, narrow); break;
-    case 2: block(x, w, first, bias, y, inner, outer, 2, group, narrow); break;
-    case 1: block(x, w, first, bias, y, inner, outer, 1, group, narrow); break;
+#define REST(rows) \
+    case rows: \
+        if (rows < CHUNK) \
+            block(x, w, first, bias, y, inner, outer, rows, group, narrow); \
+        break;
+        REST(5) REST(4) REST(3) REST(2) REST(1)
+#undef REST
     }
 }
 
