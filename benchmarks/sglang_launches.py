@@ -7,10 +7,11 @@ In the engine's environment (`$(ci/engine sglang)/bin/python`), from the reposit
 Counted on the CPU platform, in the scheduler's process, in decode steps, without the target's own forward.
 One launch is a torch operation that is no view, a Triton kernel (SGLang's run in Triton's interpreter here),
 one of SGLang's operations that have a kernel of their own on a GPU (norms, activations, rotary angles), an
-attention with the write of its keys, or one of our operations that have a Triton implementation. It is an
-estimate: torch operations on small host tensors count too, and a branch that only a GPU takes is not seen.
-Calls that bring a tensor to the host are listed by place, since only a reader can tell which of the tensors
-would lie on a GPU.
+attention with the write of its keys, one of our operations that have a Triton implementation, or a copy of
+host values to the device. It is an estimate: torch operations on small host tensors count too, and a branch
+that only a GPU takes is not seen. Calls that bring a tensor to the host, and copies to the device that are
+not told otherwise, wait for all that was launched before; they are listed by place, since only a reader can
+tell which of the tensors would lie on a GPU.
 """
 
 from __future__ import annotations
@@ -140,6 +141,7 @@ def register() -> None:
         kind.__call__ = counted(f"{name} operation", launches, torch.nn.Module.__call__)
     count_ours()
     count_triton()
+    count_copies()
     count_reads()
 
 
@@ -171,6 +173,39 @@ def count_triton() -> None:
             return run(executor, *args, **kwargs)
 
     GridExecutor.__call__ = call
+
+
+def count_copies() -> None:
+    """Copies to the device, which on a CPU are none."""
+    import dflash_core.upload
+
+    ours, move, make = dflash_core.upload.upload, torch.Tensor.to, torch.tensor
+
+    def upload(*args: Any) -> Any:
+        with COUNT.one("copy to the device"):
+            return ours(*args)
+
+    def to(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        given = [*args[:1], kwargs.get("device")]
+        if COUNT.paused or not any(isinstance(one, str | torch.device) for one in given):
+            return move(tensor, *args, **kwargs)
+        if COUNT.active and not (kwargs.get("non_blocking") or True in args):
+            COUNT.wait("to")
+        with COUNT.one("copy to the device"):
+            return move(tensor, *args, **kwargs)
+
+    def tensor(*args: Any, **kwargs: Any) -> Any:
+        if COUNT.paused or kwargs.get("device") is None:
+            return make(*args, **kwargs)
+        if COUNT.active:
+            COUNT.wait("tensor")
+        with COUNT.one("copy to the device"):
+            return make(*args, **kwargs)
+
+    torch.Tensor.to, torch.tensor = to, tensor  # type: ignore[method-assign]
+    for name, module in [*sys.modules.items()]:
+        if name.startswith("dflash_") and getattr(module, "upload", None) is ours:
+            module.upload = upload  # type: ignore[attr-defined]
 
 
 def count_reads() -> None:
@@ -238,7 +273,7 @@ def show(algorithm: str, found: dict[str, Any], by_place: bool) -> None:
         print("  by place:")
         for name, count in Counter(found["places"]).most_common():
             print(f"  {count / steps:7.1f}  {name}")
-    print("  calls that bring a value to the host, where the tensor is on a GPU:")
+    print("  calls that wait for the device, where the tensor is on a GPU:")
     for name, count in Counter(found["waits"]).most_common(SHOWN):
         print(f"  {count / steps:7.2f}  {name}")
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from dflash_core.errors import RequestError
+from dflash_core.upload import upload
 
 
 def whole(name: str, value: object) -> int:
@@ -102,7 +103,7 @@ def sampling_batch(
     integers = torch.tensor(
         [[p.top_k, p.seed, at] for p, at in zip(params, positions, strict=True)], dtype=torch.int64
     )
-    floats, integers = floats.to(device), integers.to(device)
+    floats, integers = upload(floats, device), upload(integers, device)
     sampled = [row for row, p in enumerate(params) if p.temperature > 0]
     return SamplingBatch(
         temperature=floats[:, 0],
@@ -114,5 +115,5 @@ def sampling_batch(
         greedy=not sampled,
         filtered=any(p.top_k > 0 or p.top_p < 1 or p.min_p > 0 for p in params),
         max_top_k=max((p.top_k for p in params), default=0),
-        sampled=torch.tensor(sampled, device=device) if 0 < len(sampled) < len(params) else None,
+        sampled=upload(torch.tensor(sampled), device) if 0 < len(sampled) < len(params) else None,
     )

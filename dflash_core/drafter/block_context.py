@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from itertools import chain
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from dflash_core.drafter.network import DraftNetwork
 from dflash_core.drafter.pool import ContextPool, ContextRead
 from dflash_core.drafter.queue import TapQueue
 from dflash_core.drafter.slots import Ints
+from dflash_core.upload import upload
 
 QUEUE_LIMIT = 1024
 """Queued positions after which taps are projected at once; they are several times as large as K/V."""
@@ -64,7 +64,7 @@ class BlockContext:
         flat = np.fromiter(chain.from_iterable(nodes), np.int64, total)
         rows = np.repeat(np.arange(len(nodes)), counts)
         nth = np.arange(total) - np.repeat(counts.cumsum() - counts, counts)
-        index = torch.from_numpy(rows * taps.shape[1] + flat).to(taps.device)
+        index = upload(rows * taps.shape[1] + flat, taps.device)
         accepted = taps.flatten(0, 1).index_select(0, index)
         positions = self._lengths[rows] + nth
         self._lengths = self._lengths + counts
@@ -89,7 +89,7 @@ class BlockContext:
             return
         reach = self.pool.reach
         pending = self._queue.peek(np.zeros_like(self._lengths) if reach is None else self._lengths - reach)
-        positions = torch.from_numpy(pending.positions).to(self._network.device)
+        positions = upload(pending.positions, self._network.device)
         features = self._network.context_features(pending.taps)
         k, v = self._network.context_kv(features, positions)
         self.pool.append(pending.rows, pending.positions, self._lengths, k, v)

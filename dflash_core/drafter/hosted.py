@@ -16,6 +16,7 @@ from dflash_core.drafter.context import ContextView, ContextZone
 from dflash_core.drafter.network import DraftNetwork
 from dflash_core.drafter.pool import ContextRead, windows
 from dflash_core.drafter.slots import Ints
+from dflash_core.upload import upload
 from dflash_kernels.write_context import write_context
 
 
@@ -101,18 +102,21 @@ class HostedPool:
     def read(self, table: Tensor, lengths: Ints) -> ContextRead:
         """See `rows`; `table` [B, T] int64, `lengths` [B]."""
         device = table.device
+        begin = [
+            np.zeros_like(lengths) if zone.keep is None else np.maximum(lengths - zone.keep, 0)
+            for zone in self._zones
+        ]
+        held, *ranges = upload(np.stack([lengths, *(x for at in begin for x in (at, lengths - at))]), device)
         zones = []
-        for zone in self._zones:
-            starts = np.zeros_like(lengths) if zone.keep is None else np.maximum(lengths - zone.keep, 0)
-            counts = lengths - starts
+        for index, zone in enumerate(self._zones):
+            counts = lengths - begin[index]
             width = int(counts.max(initial=0))
-            at = torch.from_numpy(starts).to(device)
+            at, real = ranges[2 * index : 2 * index + 2]
             if zone.keep is None:
                 slots = table[:, :width]
             else:
                 columns = at[:, None] + torch.arange(width, device=device)
                 slots = table.gather(1, columns.clamp(max=max(table.shape[1] - 1, 0)))
-            real = torch.from_numpy(counts).to(device)
             if (counts == width).all():
                 view = ContextView(slots, at, None)
             else:
@@ -120,7 +124,7 @@ class HostedPool:
                 past = torch.arange(width, device=device) >= real[:, None]
                 view = ContextView(slots.masked_fill(past, 0), at, real)
             zones.append(ContextZone(zone.layers, zone.k, zone.v, view))
-        return ContextRead(torch.from_numpy(lengths).to(device), tuple(zones))
+        return ContextRead(held, tuple(zones))
 
 
 @dataclass
@@ -140,12 +144,12 @@ class HostedContext:
     def keep(self, rows: Sequence[int]) -> None:
         """Keep these rows, in this order: new row i is old row `rows[i]`. Slots stay the engine's."""
         index = np.asarray(rows, dtype=np.int64)
-        self.table = self.table[torch.from_numpy(index).to(self.table.device)]
+        self.table = self.table[upload(index, self.table.device)]
         self.held = self.held[index]
 
     def read(self, rows: Ints | None) -> ContextRead:
         """The whole committed context of these rows (of all when `None`)."""
         if rows is None:
             return self.pool.read(self.table, self.held)
-        chosen = torch.from_numpy(rows).to(self.table.device)
+        chosen = upload(rows, self.table.device)
         return self.pool.read(self.table.index_select(0, chosen), self.held[rows])

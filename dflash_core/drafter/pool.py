@@ -12,6 +12,7 @@ from dflash_core.drafter.slots import Ints
 from dflash_core.drafter.zone import Zone
 from dflash_core.errors import SettingsError
 from dflash_core.spec import DraftSpec
+from dflash_core.upload import upload
 
 FIRST_SLOTS = 1024
 """Slots of a zone before it first grows."""
@@ -170,4 +171,4 @@ class ContextPool:
         return x.index_select(1, self._tensor(chosen))
 
     def _tensor(self, values: Ints) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(values)).to(self._device)
+        return upload(np.ascontiguousarray(values), self._device)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from dflash_core.drafter.slots import Ints
+from dflash_core.upload import upload
 
 
 @dataclass(frozen=True)
@@ -60,5 +61,5 @@ def _where(entry: Pending, wanted: np.ndarray) -> Pending:
     if wanted.all():
         return entry
     index = np.flatnonzero(wanted)
-    taps = entry.taps.index_select(0, torch.from_numpy(index).to(entry.taps.device))
+    taps = entry.taps.index_select(0, upload(index, entry.taps.device))
     return Pending(taps, entry.rows[index], entry.positions[index])

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from dflash_core.drafter.slots import Ints
 from dflash_core.schedule.base import CyclePlan
+from dflash_core.upload import upload
 
 
 @dataclass(frozen=True)
@@ -61,4 +62,4 @@ class DraftShape:
     @staticmethod
     def tensor(values: NDArray[np.generic], device: torch.device) -> Tensor:
         """[n] on the device."""
-        return torch.from_numpy(values).to(device)
+        return upload(values, device)

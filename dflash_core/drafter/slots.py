@@ -5,6 +5,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dflash_core.upload import upload
+
 Ints = NDArray[np.int64]
 
 
@@ -66,7 +68,7 @@ class SlotTable:
         """Set entries [M] at rows [M] and columns [M]."""
         self._host[rows, columns] = slots
         if self._device.type != "cpu":
-            where = torch.from_numpy(np.stack([rows, columns, slots])).to(self._device)
+            where = upload(np.stack([rows, columns, slots]), self._device)
             self.device[where[0], where[1]] = where[2]
 
     def keep(self, rows: Ints) -> None:
@@ -78,7 +80,7 @@ class SlotTable:
 
     def _mirror(self) -> None:
         """On a CPU the device's table is the same memory."""
-        self.device: Tensor = torch.from_numpy(self._host).to(self._device)
+        self.device: Tensor = upload(self._host, self._device)
 
 
 def _doubled(have: int, need: int) -> int:
