@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from dflash_backends.sglang.layout import full_mask, kept_by, links, nodes_of
 from dflash_backends.sglang.metrics import counts
 from dflash_backends.sglang.options import export
-from dflash_backends.sglang.penalties import counted, not_before, penalties_of, repeated
+from dflash_backends.sglang.penalties import counted, custom, not_before, penalties_of, repeated
 from dflash_backends.sglang.requests import NO_TOP_K, sampling_of, seed_of, view_of
 from dflash_backends.sglang.target import tap_order
 from dflash_core.errors import SettingsError
+from dflash_core.processors import apply_processors
 from dflash_core.schedule.base import CyclePlan
 from dflash_core.settings import Settings, resolve
 from dflash_core.tree import chain, from_parents
@@ -181,3 +182,39 @@ def test_a_request_without_penalties_has_no_processors():
     assert penalties_of(request()) == ()
     assert penalties_of(request(output=[1, 2], min_new_tokens=2)) == ()
     assert len(penalties_of(request(frequency_penalty=0.1, repetition_penalty=1.1, min_new_tokens=5))) == 3
+
+
+def test_a_minimum_that_leaves_no_token_is_left_undone():
+    """Or a request could end the server: nothing can be chosen where everything is excluded."""
+    nothing, scores = torch.zeros(1, 0, dtype=torch.int64), torch.arange(4.0)[None]
+    assert torch.equal(not_before(3, [0, 1, 2, 3])(nothing, scores.clone()), scores)
+    some = not_before(3, [1, 9])(nothing, scores.clone())
+    assert some.tolist() == [[0.0, float("-inf"), 2.0, 3.0]]
+
+
+def test_a_custom_processor_sees_the_request_as_it_would_be_at_every_node():
+    seen = {}
+
+    def remember(scores, params):
+        for row, one in zip(scores, params, strict=True):
+            seen[tuple(one["__req__"].output_ids)] = (int(row[0]), one["factor"], one["__req__"].rid)
+        return scores + 1
+
+    tree = tree_of([[-1, 0, 0, 1]], tokens=torch.tensor([[5, 6, 7, 8]]))
+    logits = torch.arange(4.0)[None, :, None].repeat(1, 1, 10)
+    own = SimpleNamespace(rid="a", output_ids=[4, 5])
+    processor = custom(remember, {"factor": 2, "__req__": own})
+    scores = apply_processors(tree, logits, [own.output_ids], [[processor]])
+    assert seen == {
+        (4, 5): (0, 2, "a"),
+        (4, 5, 6): (1, 2, "a"),
+        (4, 5, 7): (2, 2, "a"),
+        (4, 5, 6, 8): (3, 2, "a"),
+    }
+    assert torch.equal(scores, logits + 1)
+    assert own.output_ids == [4, 5]
+
+
+def test_a_custom_processor_may_have_no_parameters():
+    processor = custom(lambda scores, params: scores * (params == [None]), None)
+    assert processor(torch.zeros(1, 3, dtype=torch.int64), torch.ones(1, 2)).tolist() == [[1.0, 1.0]]

@@ -1,6 +1,6 @@
-"""SGLang's penalties for one request, computed from what it has produced: exact at every node of a tree."""
+"""What changes one request's logits by what it has produced: exact at every node of a tree."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -38,8 +38,11 @@ def not_before(least: int, stops: list[int]) -> Penalty:
     """No stop token before `least` tokens have been produced."""
 
     def penalize(produced: Tensor, scores: Tensor) -> Tensor:
-        if produced.shape[1] < least and stops:
-            scores[:, stops] = float("-inf")
+        if produced.shape[1] < least:
+            own = [token for token in stops if token < scores.shape[1]]
+            # what would leave no token at all is left undone: the request asks for the impossible
+            if len(own) < scores.shape[1]:
+                scores[:, own] = float("-inf")
         return scores
 
     return penalize
@@ -63,3 +66,35 @@ def stop_tokens(request: Any) -> list[int]:
         found |= set(getattr(tokenizer, "additional_stop_token_ids", None) or ())
         found |= {tokenizer.eos_token_id}
     return sorted(token for token in found if token is not None)
+
+
+def custom(processor: Callable[..., Tensor], params: Mapping[str, Any] | None) -> Penalty:
+    """A custom logit processor of SGLang's, which may ask the request what it has produced so far."""
+
+    def process(produced: Tensor, scores: Tensor) -> Tensor:
+        given = [params and ahead(params, row) for row in produced.tolist()]
+        return processor(scores, given)
+
+    return process
+
+
+def ahead(params: Mapping[str, Any], produced: list[int]) -> dict[str, Any]:
+    """The processor's parameters at a node, where the request is as many tokens further."""
+    if REQUEST not in params:
+        return dict(params)
+    return {**params, REQUEST: Ahead(params[REQUEST], produced)}
+
+
+class Ahead:
+    """A request as it would be once it had produced the tokens that lead to a node."""
+
+    def __init__(self, request: Any, output_ids: list[int]) -> None:
+        self.output_ids = output_ids
+        self._request = request
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._request, name)
+
+
+REQUEST = "__req__"
+"""Where SGLang keeps the request among a processor's parameters."""

@@ -8,7 +8,7 @@ from sglang.srt.speculative.spec_utils import GrammarTree, build_grammar_vocab_m
 from torch import Tensor
 
 from dflash_backends.sglang.layout import links
-from dflash_backends.sglang.penalties import penalties_of
+from dflash_backends.sglang.penalties import Penalty, custom, penalties_of
 from dflash_core.processors import apply_processors
 from dflash_core.tree import TokenTree
 from dflash_core.verdict import Verdict
@@ -19,14 +19,7 @@ def adjust(batch: Any, tree: TokenTree, logits: Tensor) -> Tensor:
     info = batch.sampling_info
     if info is None:
         return logits
-    shape = logits.shape
-    if info.has_custom_logit_processor:
-        from sglang.srt.layers.sampler import apply_custom_logit_processor
-
-        flat = logits.reshape(-1, shape[-1])
-        apply_custom_logit_processor(flat, info, num_tokens_in_batch=shape[1])
-        logits = flat.view(shape)
-    processors = [penalties_of(request) for request in batch.reqs]
+    processors = [[*own, *penalties_of(req)] for own, req in zip(_custom(info), batch.reqs, strict=True)]
     if any(processors):
         # what the request has produced so far, which is all that SGLang's penalties look at
         prefixes = [list(request.output_ids) for request in batch.reqs]
@@ -36,6 +29,16 @@ def adjust(batch: Any, tree: TokenTree, logits: Tensor) -> Tensor:
     if info.logit_bias is not None:
         logits = logits + info.logit_bias[:, None, :]
     return logits
+
+
+def _custom(info: Any) -> list[list[Penalty]]:
+    """Per request the custom logit processors that it brought."""
+    found: list[list[Penalty]] = [[] for _ in range(len(info))]
+    if info.has_custom_logit_processor:
+        for entry in info.custom_logit_processor.values():
+            for row in entry.rows:
+                found[row].append(custom(entry.processor, info.custom_params[row]))
+    return found
 
 
 def _constrained(batch: Any, tree: TokenTree, logits: Tensor) -> Tensor:
