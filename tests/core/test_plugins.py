@@ -191,6 +191,7 @@ def test_our_own_providers_come_through_the_same_hooks():
     assert core.source.distribution == "dflash-core"
     assert set(core.provides) == set(KINDS) - {"engines", "hosts", "tokenizers"}
     assert "transformers" in plugins.registry("engines")
+    assert "sglang" in plugins.registry("hosts")
 
 
 def builtin():

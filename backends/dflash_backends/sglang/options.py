@@ -8,6 +8,12 @@ from typing import Any
 from dflash_core.errors import SettingsError
 from dflash_core.settings import Resolved, Settings, resolve
 
+MEANINGLESS = (
+    *("target", "engine", "dtype", "verification_batch_size", "max_new_tokens"),
+    *("temperature", "top_k", "top_p", "min_p", "seed"),
+)
+"""Settings that a server has from SGLang, or its requests have."""
+
 
 def server_settings(server_args: Any) -> Resolved:
     """Settings of a server that is about to start, before any model is loaded.
@@ -34,9 +40,14 @@ def server_settings(server_args: Any) -> Resolved:
     return found
 
 
-def worker_settings(server_args: Any) -> Settings:
-    """The same in a scheduler process, where SGLang's arguments have been completed by `server_settings`."""
-    return with_default_schedule(resolve(_flags(server_args)))
+def worker_settings(server_args: Any, ranks: int = 1) -> Settings:
+    """The same in a scheduler process, where SGLang's arguments have been completed by `server_settings`.
+
+    Every rank drafts for itself, and all have to draft the same: layouts that each has measured for itself
+    round differently, so with several ranks linear layers are torch's own.
+    """
+    settings = with_default_schedule(resolve(_flags(server_args)))
+    return settings if ranks == 1 else settings.model_copy(update={"fast": "off"})
 
 
 def with_default_schedule(resolved: Resolved) -> Settings:

@@ -40,12 +40,33 @@ SURFACE = {
     "sglang.srt.layers.sampler:Sampler._sample_from_probs": (
         *("self", "probs", "sampling_info", "positions", "simple_sampling_case"),
     ),
-    "sglang.srt.layers.sampler:apply_custom_logit_processor": (
-        *("logits", "sampling_batch_info", "num_tokens_in_batch"),
+    "sglang.srt.sampling.sampling_batch_info:ProcessorEntry": ("processor", "rows", "indices"),
+    "sglang.srt.speculative.spec_utils:GrammarTree.from_host": (
+        *("retrieve_next_token", "retrieve_next_sibling", "draft_token"),
     ),
+    "sglang.srt.mem_cache.memory_pool:MHATokenToKVPool.move_kv_cache": ("self", "tgt_loc", "src_loc"),
+    "sglang.srt.mem_cache.allocation_sizing:get_req_to_token_extra_context_len": (),
+    "sglang.srt.model_executor.pool_configurator:DefaultPoolConfigurator.__init__": ("self", "kvc"),
+    "sglang.srt.configs.hybrid_arch:mambaish_config": ("model_config",),
+    "sglang.srt.server_args:ServerArgs.add_cli_args": ("parser",),
+    "sglang.srt.server_args:ServerArgs.from_cli_args": ("args",),
+    "sglang.srt.runtime_context:get_spec": (),
+    "sglang.srt.runtime_context:get_parallel": (),
+    "sglang.srt.runtime_context:get_observability": (),
     "sglang.srt.plugins.hook_registry:HookRegistry.register": ("target", "hook", "hook_type", "source"),
 }
 """What is called or overridden, and the parameters it had in the tested version."""
+
+FIELDS = {
+    "sglang.srt.managers.utils:GenerationBatchResult": (
+        *("logits_output", "next_token_ids", "accept_lens", "can_run_cuda_graph", "new_seq_lens"),
+        *("next_draft_input", "speculative_num_draft_tokens", "speculative_output_stride"),
+    ),
+    "sglang.srt.speculative.dflash_info:DFlashVerifyInput": (
+        *("draft_token", "positions", "draft_token_num", "topk", "custom_mask", "capture_hidden_mode"),
+    ),
+}
+"""What is made with some of its parameters, and which; there may be others."""
 
 
 def installed() -> str:
@@ -62,7 +83,7 @@ def objection() -> str | None:
     what = (
         f"Changed in what the adapter touches: {'; '.join(changed)}."
         if changed
-        else ("Nothing that the adapter calls has changed its parameters.")
+        else "The functions and classes that the adapter is known to touch have the same parameters."
     )
     return (
         f"DFLASH_CORE was tried with SGLang {', '.join(TESTED)}, and this is {version}. {what} "
@@ -83,7 +104,21 @@ def changes() -> list[str]:
         given = tuple(inspect.signature(value).parameters)
         if given != expected:
             found.append(f"{name} takes ({', '.join(given)}), not ({', '.join(expected)})")
-    return [*found, *_unanswered()]
+    return [*found, *_missing(), *_unanswered()]
+
+
+def _missing() -> list[str]:
+    """Parameters that the adapter passes and that are gone."""
+    found = []
+    for place, needed in FIELDS.items():
+        name = place.replace(":", ".")
+        try:
+            given = inspect.signature(pkgutil.resolve_name(place)).parameters
+        except (ImportError, AttributeError) as error:
+            found.append(f"{name} is missing ({error})")
+        else:
+            found += [f"{name} takes no {one}" for one in needed if one not in given]
+    return found
 
 
 def _unanswered() -> list[str]:

@@ -36,7 +36,7 @@ class DFlashCoreWorker(BaseSpecWorker):
         self._device = torch.device(self._runner.device)
         # what SGLang was given is in `server_args`; what became of it is here
         resolved = get_spec()
-        settings = worker_settings(resolved)
+        settings = worker_settings(resolved, get_parallel().tp_size)
         target = SGLangTarget(self._runner)
         # every rank runs the same cycles, so one counts them
         counted = get_observability().enable_metrics and get_parallel().tp_rank == 0
@@ -143,7 +143,8 @@ class DFlashCoreWorker(BaseSpecWorker):
             draft_token=nodes.tokens,
             positions=nodes.positions,
             draft_token_num=nodes.width,
-            # SGLang's GPU backends look at the mask only where a node may have several children
+            # what SGLang asks before it makes a mask of its own; its backends ask for the mask itself, those
+            # that `complete` lets trees through to
             topk=1 if nodes.mask is None else 2,
             custom_mask=nodes.mask,
             capture_hidden_mode=CaptureHiddenMode.FULL,
@@ -195,8 +196,11 @@ class DFlashCoreWorker(BaseSpecWorker):
         return taps if self._tap_order is None else taps.index_select(1, self._tap_order)
 
     def _width(self) -> int | None:
-        """Nodes a request that a captured graph was made for; `None` without graphs."""
-        return self._reserved if self._runner.decode_cuda_graph_runner else None
+        """Nodes a request that the target's forward must have; `None` where it is free.
+
+        Graphs are captured for one width, and SGLang's GPU attention plans for the one in its arguments.
+        """
+        return None if self._device.type == "cpu" else self._reserved
 
     def _context(self) -> HostedPool:
         if self._pool is None:

@@ -1,5 +1,6 @@
 """Arguments are checked, and what follows from them is filled in, before any model is loaded."""
 
+import inspect
 from types import SimpleNamespace
 
 import pytest
@@ -10,16 +11,11 @@ pytest.importorskip("sglang", reason="SGLang is in an environment of its own; se
 
 def arguments(**given):
     """SGLang's arguments as they are when it asks an algorithm to check them."""
-    defaults = {
-        **{"model_path": str(model()), "revision": None, "speculative_draft_model_revision": None},
-        **{"speculative_draft_model_path": str(DRAFT), "speculative_num_draft_tokens": None},
-        **{"speculative_dflash_block_size": None, "speculative_draft_window_size": None},
-        **{"speculative_num_steps": None, "speculative_eagle_topk": None, "disable_overlap_schedule": False},
-        **{"pp_size": 1, "tp_size": 1, "enable_dp_attention": False, "enable_return_hidden_states": False},
-        **{"speculative_draft_model_quantization": None, "enable_hierarchical_cache": False},
-        **{"disaggregation_mode": "null", "enable_mixed_chunk": False, "enable_unified_memory": False},
-        **{"enable_lora": None, "device": "cpu", "trust_remote_code": False},
-    }
+    from sglang.srt.server_args import ServerArgs
+
+    defaults = {name: one.default for name, one in inspect.signature(ServerArgs).parameters.items()}
+    defaults |= {"model_path": str(model()), "speculative_draft_model_path": str(DRAFT)}
+    defaults |= {"device": "cpu", "attention_backend": "torch_native"}  # as the platform leaves them
     return SimpleNamespace(**{**defaults, **given})
 
 
@@ -90,7 +86,79 @@ REFUSED = {
     "replay": ({}, {"DFLASH_ROLLBACK": "replay"}, "cropped or gathered"),
     "auto on several ranks": ({"tp_size": 2}, {"DFLASH_SCHEDULE": "auto"}, "tp-size"),
     "auto on a GPU": ({"device": "cuda"}, {"DFLASH_SCHEDULE": "auto"}, "schedule"),
+    "a greedy server": ({}, {"DFLASH_VERIFIER": "greedy"}, "temperature above 0, and a server gets such"),
+    "a verifier nobody gives": ({}, {"DFLASH_VERIFIER": "sampeling"}, "no verifier 'sampeling'"),
+    "a schedule nobody gives": ({}, {"DFLASH_SCHEDULE": "fixd"}, "no schedule 'fixd'"),
+    "a drafter nobody gives": ({}, {"DFLASH_DRAFTER": "blok"}, "no drafter 'blok'"),
+    "no vocabulary": ({}, {"DFLASH_DRAFT_VOCAB": "/nowhere.json"}, "no such file"),
+    "a length beyond the draft's block": ({}, {"DFLASH_VERIFY_LENGTH": "20"}, "a block has 8 slots"),
+    "crop with a tree": ({}, {"DFLASH_ROLLBACK": "crop", "DFLASH_TREE_BUDGET": "8"}, "has to be gathered"),
+    "steps": ({"speculative_num_steps": 5}, {}, "--speculative-num-steps is 5"),
+    "a top-k": ({"speculative_eagle_topk": 4}, {}, "--dflash-tree-budget"),
+    "a threshold": ({"speculative_accept_threshold_acc": 0.9}, {}, "what the target would not have said"),
+    "a token map": ({"speculative_token_map": "x"}, {}, "--dflash-draft-vocab"),
+    "sinks": ({"speculative_draft_sink_size": 4}, {}, "sinks"),
+    "a cache that fills slots": ({"enable_lmcache": True}, {}, "LMCache"),
+    "a tree without a mask": (
+        {"device": "cuda", "attention_backend": "fa3"},
+        {"DFLASH_TREE_BUDGET": "8"},
+        "--attention-backend is fa3, which verifies chains only",
+    ),
+    "a tree half without a mask": (
+        {"device": "cuda", "attention_backend": "triton", "decode_attention_backend": "trtllm_mha"},
+        {"DFLASH_TREE_BUDGET": "8"},
+        "--decode-attention-backend is trtllm_mha",
+    ),
+    "a tree on SGLang's own torch": (
+        {"device": "cuda"},
+        {"DFLASH_TREE_BUDGET": "8"},
+        "torch_native, which verifies chains only",
+    ),
 }
+
+
+@pytest.mark.parametrize("backend", ["triton", "flashinfer"])
+def test_trees_go_with_backends_that_read_masks(complete, backend):
+    found = complete({"DFLASH_TREE_BUDGET": "8"}, device="cuda", attention_backend=backend)
+    assert found.speculative_num_draft_tokens == 9
+
+
+def test_chains_go_with_any_backend(complete):
+    assert complete(device="cuda", attention_backend="fa3").speculative_num_draft_tokens == 8
+
+
+def test_completing_what_is_complete_changes_nothing(complete):
+    """SGLang may resolve its arguments more than once."""
+    first = vars(complete())
+    assert vars(complete(**first)) == first
+
+
+def test_what_means_nothing_in_a_server_is_said_to_be_left_out(complete, caplog):
+    complete({"DFLASH_TEMPERATURE": "0.5", "DFLASH_DTYPE": "bfloat16"})
+    assert "dtype (DFLASH_DTYPE), temperature (DFLASH_TEMPERATURE)" in caplog.text
+
+
+def test_ranks_do_not_measure_layouts_of_their_own(monkeypatch):
+    """They would round differently, and draft different tokens."""
+    from dflash_backends.sglang.options import worker_settings
+
+    monkeypatch.delenv("DFLASH_FAST", raising=False)
+    assert worker_settings(arguments()).fast == "auto"
+    assert worker_settings(arguments(), ranks=2).fast == "off"
+
+
+def test_sglang_is_not_imported_to_be_registered_with(tmp_path):
+    """What `dflash-core plugins` and SGLang's own entry points load first."""
+    import subprocess
+    import sys
+
+    program = (
+        "import sys, dflash_core, dflash_backends.sglang.plugin, dflash_backends.sglang.entry\n"
+        "from dflash_core.plugins import registry\n"
+        "assert 'sglang' in registry('hosts')\n"
+        "sys.exit('sglang' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=False).returncode == 0
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -152,8 +220,11 @@ def test_an_untested_version_starts_only_on_demand_and_says_what_changed(monkeyp
     monkeypatch.setattr(versions, "installed", lambda: "0.9.9")
     monkeypatch.setattr(registration, "installed", lambda: "0.9.9")
     surface = {**versions.SURFACE, "sglang.srt.speculative.spec_utils:build_grammar_vocab_mask": ("reqs",)}
+    fields = {"sglang.srt.managers.utils:GenerationBatchResult": ("accept_lens", "accepted")}
+    monkeypatch.setattr(versions, "FIELDS", fields)
     monkeypatch.setattr(versions, "SURFACE", surface)
-    with pytest.raises(UnsupportedError, match=r"this is 0\.9\.9.*build_grammar_vocab_mask takes"):
+    told = r"this is 0\.9\.9.*build_grammar_vocab_mask takes.*GenerationBatchResult takes no accepted\."
+    with pytest.raises(UnsupportedError, match=told):
         registration.check_version(None)
     monkeypatch.setenv(versions.OVERRIDE, "1")
     registration.check_version(None)
