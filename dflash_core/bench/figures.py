@@ -33,7 +33,8 @@ class Figures:
         speedup: the baseline's seconds per token after the first delivery over this one's, of the same
             requests.
         speedup_e2e: the same with the seconds from asking to the last token.
-        speedup_total: tokens a second of the system over the baseline's.
+        speedup_total: tokens a second of the system over the baseline's, over turns of which both answered
+            every request.
         identical, compared: answers that are the baseline's, of those that both gave.
         differs_at: the earliest place, in tokens or else characters, where an answer left the baseline's.
         joules, joules_token: by request and by token.

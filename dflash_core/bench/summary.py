@@ -23,6 +23,9 @@ from dflash_core.bench.targets import LatencyTarget
 Key = tuple[str, int]
 """Request and repetition."""
 
+Draws = tuple[Sequence[str], Floats]
+"""Requests, and how often each is in every draw."""
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -78,14 +81,10 @@ def _of_set(measured: Measured, own: Sequence[TurnResult], base: Sequence[TurnRe
 
     everything, others = within(own), within(base)
     answers = {key: answer for key, answer in everything.items() if answer.error is None}
-    asks = sorted({ask for ask, _ in answers})
-    weights = draw_weights(max(1, len(asks)), measured.seed, group)
+    draws = _draws(measured, group, answers)
     shared = [key for key in answers if key in others and others[key].error is None]
     pure = _pure_turns(measured, own, group)
     pure_base = _pure_turns(measured, base, group)
-    user = _rate(answers, asks, weights)
-    total = None if pure is None else _total_rate(pure, asks, weights)
-    total_base = None if pure_base is None else _total_rate(pure_base, asks, weights)
     counters = drafting_sum(list(answers.values()))
     same = [found for key in shared if (found := same_answer(answers[key], others[key])) is not None]
     seconds = sum(result.seconds for result in pure or ())
@@ -98,16 +97,16 @@ def _of_set(measured: Measured, own: Sequence[TurnResult], base: Sequence[TurnRe
         failed=len(everything) - len(answers),
         tokens=sum(answer.new_tokens for answer in answers.values()),
         latencies=latencies_of(list(answers.values())),
-        user_rate=user,
-        total_rate=total,
+        user_rate=_rate(answers, draws),
+        total_rate=None if pure is None else _total_rate(pure, draws),
         goodput=good[0] if good and pure is not None else None,
         met=good[1] if good else None,
-        acceptance_length=_by_ask(answers, asks, weights, "committed", "cycles"),
-        hit_rate=_by_ask(answers, asks, weights, "accepted", "verified"),
+        acceptance_length=_by_ask(answers, draws, "committed", "cycles"),
+        hit_rate=_by_ask(answers, draws, "accepted", "verified"),
         drafting=counters,
-        speedup=_speedup(answers, others, shared, asks, weights, whole=False),
-        speedup_e2e=_speedup(answers, others, shared, asks, weights, whole=True),
-        speedup_total=quotient(total, total_base),
+        speedup=_speedup(measured, group, answers, others, shared, whole=False),
+        speedup_e2e=_speedup(measured, group, answers, others, shared, whole=True),
+        speedup_total=_speedup_total(measured, group, pure or (), pure_base or ()),
         identical=sum(equal for equal, _ in same) if same else None,
         compared=len(same) or None,
         differs_at=min((place for _, place in same if place is not None), default=None),
@@ -127,9 +126,7 @@ def _of_all(
     seconds = sum(result.seconds for result in own)
     good = goodput_of(everything, seconds, measured.targets) if measured.targets else None
     places = [row.differs_at for row in rows if row.differs_at is not None]
-    total = _rate_of_turns(own, measured.seed)
-    rounds = {result.round for result in own} & {result.round for result in base}
-    pair = [_rate_of_turns([r for r in side if r.round in rounds], measured.seed) for side in (own, base)]
+    pair = [_rate_of_turns(side, measured.seed) for side in _matched(own, base)]
     plain: dict[str, int] = {}
     for row in rows:
         for reason, count in row.plain_cycles.items():
@@ -143,7 +140,7 @@ def _of_all(
         tokens=tokens,
         latencies=latencies_of(answers),
         user_rate=mean_of([row.user_rate for row in rows]),
-        total_rate=total,
+        total_rate=_rate_of_turns(own, measured.seed),
         goodput=good[0] if good else None,
         met=good[1] if good else None,
         acceptance_length=mean_of([row.acceptance_length for row in rows]),
@@ -174,21 +171,44 @@ def _pure_turns(measured: Measured, results: Sequence[TurnResult], group: str) -
     return kept
 
 
-def _rate(answers: Mapping[Key, Answer], asks: Sequence[str], weights: Floats) -> Estimate | None:
-    return _columns(answers, asks, weights, lambda a: float(a.decode_tokens), lambda a: a.decode_seconds)
+def _matched(
+    own: Sequence[TurnResult], base: Sequence[TurnResult]
+) -> tuple[list[TurnResult], list[TurnResult]]:
+    """Turns of the same requests, of which both systems answered every one.
+
+    A refusal takes next to no time and gives no token: beside a turn that has one, the other system's says
+    nothing about which of the two gives more tokens a second.
+    """
+    first, second = (
+        {result.round: result for result in side if all(answer.error is None for answer in result.answers)}
+        for side in (own, base)
+    )
+    rounds = [number for number in first if number in second]
+    return [first[number] for number in rounds], [second[number] for number in rounds]
 
 
-def _total_rate(results: Sequence[TurnResult], asks: Sequence[str], weights: Floats) -> Estimate | None:
-    """Tokens a second of turns, drawn by request where each turn has one, else without an interval."""
-    if all(len(result.answers) == 1 for result in results):
-        tokens, seconds = dict.fromkeys(asks, 0.0), dict.fromkeys(asks, 0.0)
-        for result in results:
-            ask = result.answers[0].ask
-            if ask in tokens:
-                tokens[ask] += result.answers[0].new_tokens
-                seconds[ask] += result.seconds
-        return ratio_of_sums([*tokens.values()], [*seconds.values()], weights)
-    return _rate_of_turns(results, 0)
+def _draws(measured: Measured, group: str, keys: Iterable[Key]) -> Draws:
+    """The requests of these answers, and draws of them: the same for systems that gave the same answers."""
+    asks = sorted({ask for ask, _ in keys})
+    return asks, draw_weights(max(1, len(asks)), measured.seed, group)
+
+
+def _rate(answers: Mapping[Key, Answer], draws: Draws) -> Estimate | None:
+    return _columns(answers, draws, lambda a: float(a.decode_tokens), lambda a: a.decode_seconds)
+
+
+def _total_rate(results: Sequence[TurnResult], draws: Draws) -> Estimate | None:
+    """Tokens a second of turns, drawn by request where each turn has one, else by round."""
+    if not all(len(result.answers) == 1 for result in results):
+        return _rate_of_turns(results, 0)
+    asks, weights = draws
+    tokens, seconds = dict.fromkeys(asks, 0.0), dict.fromkeys(asks, 0.0)
+    for result in results:
+        ask = result.answers[0].ask
+        if ask in tokens:
+            tokens[ask] += result.answers[0].new_tokens
+            seconds[ask] += result.seconds
+    return ratio_of_sums([*tokens.values()], [*seconds.values()], weights)
 
 
 def _rate_of_turns(results: Sequence[TurnResult], seed: int) -> Estimate | None:
@@ -199,16 +219,13 @@ def _rate_of_turns(results: Sequence[TurnResult], seed: int) -> Estimate | None:
     return ratio_of_sums(tokens, [r.seconds for r in results], draw_weights(len(results), seed, "rounds"))
 
 
-def _by_ask(
-    answers: Mapping[Key, Answer], asks: Sequence[str], weights: Floats, top: str, bottom: str
-) -> Estimate | None:
+def _by_ask(answers: Mapping[Key, Answer], draws: Draws, top: str, bottom: str) -> Estimate | None:
     known = {key: answer for key, answer in answers.items() if answer.drafting is not None}
     if any(getattr(answer.drafting, name) is None for answer in known.values() for name in (top, bottom)):
         return None
     return _columns(
         known,
-        asks,
-        weights,
+        draws,
         lambda a: float(getattr(a.drafting, top)),
         lambda a: float(getattr(a.drafting, bottom)),
     )
@@ -216,12 +233,12 @@ def _by_ask(
 
 def _columns(
     answers: Mapping[Key, Answer],
-    asks: Sequence[str],
-    weights: Floats,
+    draws: Draws,
     top: Callable[[Answer], float],
     bottom: Callable[[Answer], float],
 ) -> Estimate | None:
     """A ratio of sums whose entries are requests, their repetitions together."""
+    asks, weights = draws
     tops, bottoms = dict.fromkeys(asks, 0.0), dict.fromkeys(asks, 0.0)
     for (ask, _), answer in answers.items():
         tops[ask] += top(answer)
@@ -230,24 +247,35 @@ def _columns(
 
 
 def _speedup(
+    measured: Measured,
+    group: str,
     answers: Mapping[Key, Answer],
     others: Mapping[Key, Answer],
     shared: Sequence[Key],
-    asks: Sequence[str],
-    weights: Floats,
     *,
     whole: bool,
 ) -> Estimate | None:
     """The baseline's seconds per token over this system's, over requests that both have answered."""
+    pairs = [key for key in shared if whole or min(answers[key].decode_tokens, others[key].decode_tokens) > 0]
+    draws = _draws(measured, group, pairs)
 
     def cost(of: Mapping[Key, Answer]) -> Estimate | None:
         chosen = {key: of[key] for key in pairs}
         if whole:
-            return _columns(chosen, asks, weights, lambda a: a.end or 0.0, lambda a: float(a.new_tokens))
-        return _columns(chosen, asks, weights, lambda a: a.decode_seconds, lambda a: float(a.decode_tokens))
+            return _columns(chosen, draws, lambda a: a.end or 0.0, lambda a: float(a.new_tokens))
+        return _columns(chosen, draws, lambda a: a.decode_seconds, lambda a: float(a.decode_tokens))
 
-    pairs = [key for key in shared if whole or min(answers[key].decode_tokens, others[key].decode_tokens) > 0]
-    return quotient(cost(others), cost(answers)) if pairs else None
+    return quotient(cost(others), cost(answers))
+
+
+def _speedup_total(
+    measured: Measured, group: str, own: Sequence[TurnResult], base: Sequence[TurnResult]
+) -> Estimate | None:
+    """Tokens a second of the system over the baseline's, over turns of which both answered everything."""
+    pair = _matched(own, base)
+    keys = [(answer.ask, answer.repeat) for result in pair[0] for answer in result.answers]
+    draws = _draws(measured, group, keys)
+    return quotient(*(_total_rate(side, draws) for side in pair))
 
 
 def _costs(

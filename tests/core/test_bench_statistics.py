@@ -145,6 +145,38 @@ def test_a_request_that_only_one_system_answered_is_in_no_ratio():
     assert rows_of(rows, "fast").compared == 1
 
 
+@pytest.mark.parametrize("alone", [True, False], ids=["a request a turn", "all requests at once"])
+@pytest.mark.parametrize("refuses", ["plain", "fast"])
+def test_throughput_is_compared_over_turns_that_both_answered_in_full(alone, refuses):
+    """A refusal costs a thousandth of a second: counted as a turn, it is either a gift or a burden."""
+    asks, results = [f"a/{i}" for i in range(6)], []
+    for place, part in enumerate([[ask] for ask in asks] if alone else [asks[:3], asks[3:]]):
+        for system, factor in (("plain", 1.0), ("fast", 2.0)):
+            answers = [answer(ask, pace=0.01 / factor) for ask in part]
+            if place == 0 and system == refuses:
+                answers[0] = Answer(part[0], 0, 0.0, error="too long")
+            spent = 0.001 if place == 0 and system == refuses else len(part) / factor
+            results.append(turn(system, place, answers, seconds=spent))
+    for row in (rows_of(summarise(measured(results)), "fast", name) for name in ("a", ALL)):
+        assert row.speedup_total.value == pytest.approx(2.0)
+        assert row.speedup_total.high in (None, pytest.approx(2.0))
+    of_one = [result for result in results if result.round == 0]
+    assert rows_of(summarise(measured(of_one)), "fast").speedup_total is None
+
+
+def test_of_one_request_that_both_answered_there_is_a_ratio_and_no_interval():
+    results = [
+        turn("plain", 0, [answer("a/0")]),
+        turn("fast", 0, [answer("a/0", pace=0.005)]),
+        turn("plain", 1, [Answer("a/1", 0, 0.0, error="broken")], seconds=0.001),
+        turn("fast", 1, [answer("a/1")]),
+    ]
+    row = rows_of(summarise(measured(results)), "fast")
+    for ratio in (row.speedup, row.speedup_e2e, row.speedup_total):
+        assert ratio.value > 0
+        assert ratio.low is None
+
+
 def test_repetitions_belong_to_their_request():
     def results(repeats):
         found = side_by_side(1.5)
