@@ -45,6 +45,10 @@ class Estimate:
         found = float(np.quantile(self.samples, quantile))
         return None if math.isnan(found) else found
 
+    def within(self, least: float, most: float) -> Estimate:
+        """With draws that stay where such a figure can lie: widening knows nothing of its limits."""
+        return Estimate(self.value, np.clip(self.samples, least, most))
+
     def to_dict(self) -> dict[str, float | None]:
         """Value and interval, as JSON."""
         return {"value": self.value, "low": self.low, "high": self.high, "p05": self.at(0.05)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -101,8 +102,8 @@ def _of_set(measured: Measured, own: Sequence[TurnResult], base: Sequence[TurnRe
         total_rate=None if pure is None else _total_rate(pure, draws),
         goodput=good[0] if good and pure is not None else None,
         met=good[1] if good else None,
-        acceptance_length=_by_ask(answers, draws, "committed", "cycles"),
-        hit_rate=_by_ask(answers, draws, "accepted", "verified"),
+        acceptance_length=_acceptance_length(answers, draws),
+        hit_rate=_hit_rate(answers, draws),
         drafting=counters,
         speedup=_speedup(measured, group, answers, others, shared, whole=False),
         speedup_e2e=_speedup(measured, group, answers, others, shared, whole=True),
@@ -217,6 +218,22 @@ def _rate_of_turns(results: Sequence[TurnResult], seed: int) -> Estimate | None:
         return None
     tokens = [float(sum(answer.new_tokens for answer in result.answers)) for result in results]
     return ratio_of_sums(tokens, [r.seconds for r in results], draw_weights(len(results), seed, "rounds"))
+
+
+def _acceptance_length(answers: Mapping[Key, Answer], draws: Draws) -> Estimate | None:
+    """Tokens a cycle: one at least, and at most one more than the deepest draft that was ever verified."""
+    told = [answer.drafting for answer in answers.values() if answer.drafting is not None]
+    deepest = max((len(one.slot_verified) for one in told), default=0)
+    # A system that gives more tokens a cycle than it has told drafts of does not tell how deep it verifies.
+    known = all(len(one.lengths) <= len(one.slot_verified) + 2 for one in told)
+    most = deepest + 1.0 if known else math.inf
+    found = _by_ask(answers, draws, "committed", "cycles")
+    return None if found is None else found.within(1.0, most)
+
+
+def _hit_rate(answers: Mapping[Key, Answer], draws: Draws) -> Estimate | None:
+    found = _by_ask(answers, draws, "accepted", "verified")
+    return None if found is None else found.within(0.0, 1.0)
 
 
 def _by_ask(answers: Mapping[Key, Answer], draws: Draws, top: str, bottom: str) -> Estimate | None:

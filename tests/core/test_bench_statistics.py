@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -264,6 +265,31 @@ def test_acceptance_length_is_over_cycles_not_over_requests():
         turn("fast", 1, [answer("a/1", lengths=[1, 1, 1])]),
     ]
     assert rows_of(summarise(measured(results)), "fast").acceptance_length.value == pytest.approx(7 / 4)
+
+
+def drafted(ask, lengths, verified, accepted):
+    """An answer of blocks of 4: three drafts are verified a cycle, as deep as they go."""
+    counters = replace(
+        drafting_of(lengths),
+        verified=verified,
+        accepted=accepted,
+        slot_verified=(len(lengths), 1, 1),
+        slot_accepted=(1, 1, 1),
+    )
+    return replace(answer(ask), drafting=counters)
+
+
+def test_intervals_of_a_few_requests_stay_where_such_figures_can_lie():
+    answers = [drafted("a/0", [4, 4, 4], 9, 9), drafted("a/1", [1] * 9, 27, 0)]
+    answers.append(replace(answer("a/2"), drafting=Drafting((0, 1), 0, 0)))  # it was decoded plainly
+    [row, _] = summarise(measured([turn("fast", i, [one]) for i, one in enumerate(answers)]))
+    assert (row.acceptance_length.low, row.acceptance_length.high) == (1.0, 4.0)
+    assert (row.hit_rate.low, row.hit_rate.high) == (0.0, 1.0)
+    assert row.acceptance_length.at(0.05) >= 1
+    untold = [answer("a/0", lengths=[4, 4, 4]), answer("a/1", lengths=[1] * 9)]
+    [row, _] = summarise(measured([turn("fast", i, [one]) for i, one in enumerate(untold)]))
+    assert row.acceptance_length.low == 1.0
+    assert row.acceptance_length.high > 4.0  # nothing says how long its blocks are
 
 
 def test_figures_are_json():
