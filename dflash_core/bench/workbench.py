@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from dflash_core.bench.requests import Ask
 from dflash_core.drafter.base import Drafter
-from dflash_core.errors import RequestError
+from dflash_core.errors import RequestError, SettingsError
 from dflash_core.loading import load_draft, load_target
 from dflash_core.settings import Resolved, Settings, resolve
 from dflash_core.target import TargetModel
@@ -16,6 +16,8 @@ from dflash_core.target import TargetModel
 TARGET = ("target", "engine", "dtype", "fast", "cache_dir")
 DRAFT = ("draft", "drafter", "draft_window", "draft_vocab", "proposal")
 """Settings that a loaded model depends on."""
+
+SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 
 Loaders = tuple[Callable[..., TargetModel], Callable[..., Drafter]]
 
@@ -49,13 +51,25 @@ class Workbench:
         """Those of all systems that say nothing else."""
         return self.resolve({}).settings
 
-    def resolve(self, options: Mapping[str, str]) -> Resolved:
+    def resolve(
+        self, options: Mapping[str, str], kind: str = "", used: Collection[str] = Settings.model_fields
+    ) -> Resolved:
         """Settings of one system: the command's, and over them its own, given as text.
 
+        Args:
+            kind: of the system. used: the settings that it follows; another one among its options would be
+                measured, and reported, as if it were in force.
+
         Raises:
-            SettingsError: an option is no setting, or its value is not allowed.
+            SettingsError: an option is no setting or not one of these, or its value is not allowed.
         """
-        return resolve({**self._flags, **typed(options)}, config=self._config)
+        resolved = resolve({**self._flags, **typed(options)}, config=self._config)
+        for name in options:
+            if name not in used:
+                raise SettingsError(
+                    f"--system {kind}: {name} does nothing there; its options are {', '.join(used)}."
+                )
+        return resolved
 
     def target(self, resolved: Resolved) -> TargetModel:
         """The target of these settings.
@@ -91,6 +105,11 @@ class Workbench:
             }
             self._drafts[key] = self._load_draft(path, target, resolved.settings.drafter, **options)
         return self._drafts[key]
+
+
+def in_force(settings: Settings, used: Collection[str]) -> dict[str, Any]:
+    """The settings that a system follows, as JSON."""
+    return settings.model_dump(mode="json", include=set(used))
 
 
 def typed(options: Mapping[str, str]) -> dict[str, Any]:

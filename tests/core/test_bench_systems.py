@@ -7,8 +7,8 @@ import torch
 from tiny_drafts import tiny_draft
 from tiny_targets import prompts, tiny_target
 
-from dflash_backends.transformers.bench.dflash_loop import counters
-from dflash_backends.transformers.bench.prompt_lookup import PromptLookupSystem, kept
+from dflash_backends.transformers.bench.dflash_loop import DFlashLoopSystem, counters, dflash_loop
+from dflash_backends.transformers.bench.prompt_lookup import PromptLookupSystem, kept, prompt_lookup
 from dflash_core.bench.requests import Ask
 from dflash_core.bench.systems.base import Job
 from dflash_core.bench.systems.embedded import drafted, drafting, plain
@@ -155,6 +155,42 @@ def test_options_of_a_system_are_settings_and_are_checked_as_such():
         "c": True,
         "d": "block",
     }
+
+
+@pytest.mark.parametrize(
+    ("build", "option"),
+    [
+        (plain, "tree_budget=3"),
+        (plain, "draft=other"),
+        (drafted, "max_new_tokens=8"),
+        (drafted, "seed=1"),
+        (drafted, "block_diffusion=false"),
+        (prompt_lookup, "verify_length=2"),
+        (dflash_loop, "tree_budget=5"),
+        (dflash_loop, "draft_vocab=64"),
+        (dflash_loop, "fast=off"),
+    ],
+)
+def test_an_option_that_a_system_does_not_follow_is_refused_by_name(build, option):
+    name, _, value = option.partition("=")
+    with pytest.raises(SettingsError, match=rf"--system .*: {name} does nothing there; its options are .*"):
+        build(workbench(), {name: value})
+
+
+def test_a_system_says_the_settings_that_it_follows_and_no_others():
+    given = workbench(tree_budget=3, temperature=0.5).settings
+    loop = object.__new__(DFlashLoopSystem)
+    loop._settings = given
+    told = {
+        "plain": plain(workbench(tree_budget=3, temperature=0.5), {}).about,
+        "lookup": PromptLookupSystem(SimpleNamespace(), given, 4).about,
+        "loop": loop.about,
+    }
+    for about in told.values():
+        assert about["settings"]["temperature"] == 0.5
+        assert not {"tree_budget", "verifier", "schedule", "draft_vocab", "seed"} & set(about["settings"])
+    assert told["loop"]["settings"]["draft"] == "d"
+    assert drafted(workbench(tree_budget=3), {}).about["settings"]["tree_budget"] == 3
 
 
 def test_prompt_lookup_says_the_same_as_plain_decoding():

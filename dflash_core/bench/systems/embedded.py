@@ -10,7 +10,7 @@ from typing import Any
 
 from dflash_core.bench.answer import Answer, Drafting, drafting_of
 from dflash_core.bench.systems.base import Job
-from dflash_core.bench.workbench import Workbench, encode
+from dflash_core.bench.workbench import DRAFT, SAMPLING, TARGET, Workbench, encode, in_force
 from dflash_core.drafter.base import Drafter
 from dflash_core.errors import RequestError
 from dflash_core.generation import build_decoder, plan_with
@@ -19,6 +19,13 @@ from dflash_core.sampling import SamplingParams
 from dflash_core.settings import Settings
 from dflash_core.stats import RequestStats
 from dflash_core.target import TargetModel
+
+PLAIN = (*TARGET, "verification_batch_size", *SAMPLING)
+DRAFTED = (
+    *(*TARGET, *DRAFT, "block_size", "schedule", "verify_length", "tree_budget", "verifier", "rollback"),
+    *("verification_batch_size", *SAMPLING),
+)
+"""Settings that each follows; lengths of answers and seeds are the benchmark's, the same for all systems."""
 
 
 @dataclass
@@ -152,21 +159,21 @@ def drafting(stats: RequestStats) -> Drafting:
 
 def drafted(bench: Workbench, options: Mapping[str, str]) -> EmbeddedSystem:
     """`--system dflash:...`; the options are settings."""
-    resolved = bench.resolve(options)
+    resolved = bench.resolve(options, "dflash", DRAFTED)
     return EmbeddedSystem(
         bench.target(resolved),
         bench.draft(resolved),
         resolved.settings,
-        {"kind": "dflash", "settings": resolved.settings.model_dump(mode="json")},
+        {"kind": "dflash", "settings": in_force(resolved.settings, DRAFTED)},
     )
 
 
 def plain(bench: Workbench, options: Mapping[str, str]) -> EmbeddedSystem:
     """`--system plain:...`; the options are settings, e.g. `fast=off`."""
-    resolved = bench.resolve(options)
+    resolved = bench.resolve(options, "plain", PLAIN)
     return EmbeddedSystem(
         bench.target(resolved),
         None,
         resolved.settings,
-        {"kind": "plain", "settings": resolved.settings.model_dump(mode="json")},
+        {"kind": "plain", "settings": in_force(resolved.settings, PLAIN)},
     )

@@ -19,7 +19,7 @@ from dflash_core.bench.systems.extras import (
 )
 from dflash_core.bench.systems.spec import take
 from dflash_core.bench.systems.stream import Endpoint, EndpointError
-from dflash_core.bench.workbench import Workbench
+from dflash_core.bench.workbench import SAMPLING, Workbench, in_force
 from dflash_core.errors import SettingsError
 from dflash_core.settings import Settings
 
@@ -55,9 +55,8 @@ class EndpointSystem:
 
     @property
     def about(self) -> Mapping[str, Any]:
-        asked = ("temperature", "top_k", "top_p", "min_p")
-        sampling = {name: getattr(self._settings, name) for name in asked}
-        return {"kind": "endpoint", "url": self._endpoint.url, "model": self._model, "settings": sampling}
+        asked = in_force(self._settings, SAMPLING)
+        return {"kind": "endpoint", "url": self._endpoint.url, "model": self._model, "settings": asked}
 
     def open(self, at_once: int | None) -> None:
         self._at_once = at_once

@@ -18,12 +18,15 @@ from dflash_core.bench.answer import Answer
 from dflash_core.bench.systems.base import Job
 from dflash_core.bench.systems.embedded import drafting
 from dflash_core.bench.systems.in_turn import serve_in_turn
-from dflash_core.bench.workbench import Workbench, encode
+from dflash_core.bench.workbench import Workbench, encode, in_force
 from dflash_core.errors import UnsupportedError
 from dflash_core.settings import Settings
 from dflash_core.stats import RequestStats
 
 VERSION = "0.1.0"
+
+USED = ("target", "draft", "dtype", "cache_dir", "block_size", "temperature", "top_k", "top_p")
+"""Settings that it follows."""
 
 
 class DFlashLoopSystem:
@@ -58,10 +61,7 @@ class DFlashLoopSystem:
 
     @property
     def about(self) -> Mapping[str, Any]:
-        return {
-            "kind": "dflash-0.1.0",
-            "settings": self._settings.model_dump(mode="json"),
-        }
+        return {"kind": f"dflash-{VERSION}", "settings": in_force(self._settings, USED)}
 
     def open(self, at_once: int | None) -> None:
         self._at_once = at_once
@@ -134,6 +134,7 @@ def dflash_loop(bench: Workbench, options: Mapping[str, str]) -> DFlashLoopSyste
     """`--system dflash-0.1.0`; the options are settings, of which it knows a few.
 
     Raises:
+        SettingsError: an option is none of them.
         UnsupportedError: the package is not installed, or the pair is none that it can load.
     """
     try:
@@ -144,7 +145,7 @@ def dflash_loop(bench: Workbench, options: Mapping[str, str]) -> DFlashLoopSyste
         ) from None
     if found != VERSION:
         raise UnsupportedError(f"dflash {found} is installed; its loop is known as of {VERSION} only.")
-    resolved = bench.resolve(options)
+    resolved = bench.resolve(options, f"dflash-{VERSION}", USED)
     target, path = bench.target(resolved), str(resolved.require("target"))
     resolved.require("draft")
     if path == f"package:{PACKAGE}":

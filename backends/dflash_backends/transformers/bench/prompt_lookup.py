@@ -12,12 +12,15 @@ from dflash_backends.transformers.target import TransformersTarget
 from dflash_core.bench.answer import Answer, Drafting, drafting_of
 from dflash_core.bench.systems.base import Job
 from dflash_core.bench.systems.in_turn import serve_in_turn
-from dflash_core.bench.workbench import Workbench, encode
+from dflash_core.bench.workbench import SAMPLING, TARGET, Workbench, encode, in_force
 from dflash_core.errors import SettingsError, UnsupportedError
 from dflash_core.settings import Settings
 
 DEFAULT_TOKENS = 10
 """Drafts a cycle: transformers' own default."""
+
+USED = ("tokens", *TARGET, *SAMPLING)
+"""Its own option, and the settings that it follows."""
 
 
 class Stamps:
@@ -52,7 +55,7 @@ class PromptLookupSystem:
 
     @property
     def about(self) -> Mapping[str, Any]:
-        settings = self._settings.model_dump(mode="json")
+        settings = in_force(self._settings, USED)
         return {"kind": "prompt-lookup", "tokens": self._tokens, "settings": settings}
 
     def open(self, at_once: int | None) -> None:
@@ -130,7 +133,7 @@ def prompt_lookup(bench: Workbench, options: Mapping[str, str]) -> PromptLookupS
     text = given.pop("tokens", str(DEFAULT_TOKENS))
     if not text.isdigit() or int(text) < 1:
         raise SettingsError(f"tokens of prompt-lookup is {text!r}; it must be a whole number from 1.")
-    resolved = bench.resolve(given)
+    resolved = bench.resolve(given, "prompt-lookup", USED)
     target = bench.target(resolved)
     if not isinstance(target, TransformersTarget):
         raise UnsupportedError(
