@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +16,18 @@ from dflash_core.errors import SettingsError
 COMPARED = ("speedup", "speedup_e2e", "speedup_total", "acceptance_length", "hit_rate")
 """Figures that a slower day of the same machine leaves as they are; rates and latencies it does not."""
 
+Figure = tuple[float, float | None, float | None]
+"""A value and the ends of its interval, `None` where there is none."""
+
+Earlier = Mapping[tuple[str, str, str], Mapping[str, Figure]]
+"""Figures by name, by system, level and set."""
+
 
 @dataclass(frozen=True)
 class Agreement:
     """One figure in both runs.
 
     Attributes:
-        earlier, now: value and the ends of its interval, `None` where there is none.
         agree: whether the intervals meet.
     """
 
@@ -29,12 +35,12 @@ class Agreement:
     level: str
     group: str
     metric: str
-    earlier: tuple[float, float | None, float | None]
-    now: tuple[float, float | None, float | None]
+    earlier: Figure
+    now: Figure
     agree: bool
 
 
-def read_earlier(path: Path) -> list[Mapping[str, Any]]:
+def read_earlier(path: Path) -> Earlier:
     """The figures of what `--json` has printed before.
 
     Raises:
@@ -42,42 +48,52 @@ def read_earlier(path: Path) -> list[Mapping[str, Any]]:
     """
     try:
         figures = json.loads(path.read_text(encoding="utf-8"))["figures"]
-        return [{**row, "key": (row["system"], row["level"], row["group"])} for row in figures]
+        return {(str(row["system"]), str(row["level"]), str(row["group"])): _figures(row) for row in figures}
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}.") from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise SettingsError(f"{path} is not what `dflash-core bench --json` prints.") from None
 
 
-def compare_runs(earlier: Sequence[Mapping[str, Any]], rows: Sequence[Figures]) -> list[Agreement]:
+def _figures(row: Mapping[str, Any]) -> dict[str, Figure]:
+    """Those of a row that are compared, as far as it has them."""
+    return {name: _figure(row[name]) for name in COMPARED if row.get(name) is not None}
+
+
+def _figure(one: Mapping[str, Any]) -> Figure:
+    low, high = (None if one[end] is None else _number(one[end]) for end in ("low", "high"))
+    return _number(one["value"]), low, high
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise TypeError
+    return float(value)
+
+
+def compare_runs(earlier: Earlier, rows: Sequence[Figures]) -> list[Agreement]:
     """Every figure that both runs have, of the same system, level and set."""
-    known = {row["key"]: row for row in earlier}
     return [
         agreement
         for row in rows
-        if (row.system, row.level, row.group) in known
-        for agreement in _of_row(known[row.system, row.level, row.group], row)
+        for agreement in _of_row(earlier.get((row.system, row.level, row.group), {}), row)
     ]
 
 
-def _of_row(before: Mapping[str, Any], row: Figures) -> Iterator[Agreement]:
-    for metric in COMPARED:
-        then, estimate = before.get(metric), getattr(row, metric)
-        if not isinstance(then, Mapping) or not isinstance(estimate, Estimate):
-            continue
-        old = (then["value"], then.get("low"), then.get("high"))
-        new = (estimate.value, estimate.low, estimate.high)
-        yield Agreement(row.system, row.level, row.group, metric, old, new, _meet(old, new))
+def _of_row(before: Mapping[str, Figure], row: Figures) -> Iterator[Agreement]:
+    for metric, old in before.items():
+        estimate = getattr(row, metric)
+        if isinstance(estimate, Estimate):
+            new = (estimate.value, estimate.low, estimate.high)
+            yield Agreement(row.system, row.level, row.group, metric, old, new, _meet(old, new))
 
 
-def _meet(
-    old: tuple[float, float | None, float | None], new: tuple[float, float | None, float | None]
-) -> bool:
+def _meet(old: Figure, new: Figure) -> bool:
     """Whether two intervals have a point in common; a figure without one is its own."""
     (low, high), (other_low, other_high) = _ends(old), _ends(new)
     return max(low, other_low) <= min(high, other_high)
 
 
-def _ends(figure: tuple[float, float | None, float | None]) -> tuple[float, float]:
+def _ends(figure: Figure) -> tuple[float, float]:
     value, low, high = figure
     return (value if low is None else low), (value if high is None else high)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dflash_core.bench.against import read_earlier
+from dflash_core.bench.against import Earlier, read_earlier
 from dflash_core.bench.claims import Claim, check_names, parse_claim
 from dflash_core.bench.level import Level
 from dflash_core.bench.prompts import SETS
@@ -39,7 +39,7 @@ class BenchOptions:
     round_size: int | None
     price: float | None
     claims: tuple[Claim, ...]
-    earlier: tuple[Mapping[str, Any], ...] = ()
+    earlier: Earlier = field(default_factory=dict)
 
     @staticmethod
     def parse(
@@ -95,5 +95,5 @@ class BenchOptions:
             round_size=round_size,
             price=price,
             claims=tuple(read),
-            earlier=() if against is None else tuple(read_earlier(against)),
+            earlier={} if against is None else read_earlier(against),
         )

@@ -106,7 +106,12 @@ def _of_line(line: str, path: Path, number: int) -> Ask:
             return Ask(id, path.stem, ({"role": "user", "content": _text(record["prompt"])},))
         elif _text(record["text"]):
             return Ask(id, path.stem, prompt=record["text"])
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except UnicodeEncodeError:
+        raise SettingsError(
+            f"{path}, line {number}: the text has one half of a surrogate pair, which no tokenizer can read; "
+            "mend the escape (\\ud800 to \\udfff come in pairs)."
+        ) from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
     raise SettingsError(
         f'{path}, line {number}: expected {{"messages": [{{"role": ..., "content": ...}}]}}, '
@@ -117,4 +122,5 @@ def _of_line(line: str, path: Path, number: int) -> Ask:
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError
+    value.encode()  # JSON can spell what is no text
     return value

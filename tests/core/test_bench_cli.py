@@ -160,6 +160,28 @@ def test_two_runs_are_compared_figure_by_figure(capsys, servers, tmp_path):
     assert "--json" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "figures",
+    [
+        '[{"system": "fast", "level": "1 at once", "group": "all", "speedup": {"value": null}}]',
+        '[{"system": "fast", "level": "1 at once", "group": "all", '
+        '"speedup": {"value": NaN, "low": 1, "high": 2}}]',
+        '[{"system": "fast", "level": "1 at once", "group": "all", "hit_rate": 0.5}]',
+        '["fast"]',
+        "3",
+        "[" * 100_000,
+    ],
+    ids=["null", "nan", "a number", "a string", "no list", "deep"],
+)
+def test_an_earlier_run_that_cannot_be_compared_is_refused_before_anything_is_measured(
+    capsys, servers, tmp_path, figures
+):
+    (tmp_path / "other.json").write_text('{"figures": ' + figures + "}")
+    assert run(*servers, *QUICK, "--against", "other.json") == 2
+    assert "other.json is not what" in capsys.readouterr().err
+    assert not (tmp_path / "bench.jsonl").exists()
+
+
 def test_requests_that_arrive_are_measured_as_a_level_of_their_own(capsys, servers):
     _, data = measured(capsys, *servers, *QUICK, "--rate", "200", "--assert", "failed == 0")
     assert {f["level"] for f in data["figures"]} == {"200 a second"}

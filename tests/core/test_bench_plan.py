@@ -109,12 +109,19 @@ def test_a_file_of_requests_is_read_in_all_its_forms(tmp_path):
     assert len(gather([], [path], None, 0)) == 3
 
 
-@pytest.mark.parametrize("line", ['{"prompt": 3}', "[1]", "{", '{"messages": []}', '{"text": ""}', "{}"])
+DEEP = '{"prompt": ' + "[" * 100_000
+LONE = r'{"prompt": "bad \ud800 x"}'
+
+
+@pytest.mark.parametrize(
+    "line", ['{"prompt": 3}', "[1]", "{", '{"messages": []}', '{"text": ""}', "{}", DEEP, LONE]
+)
 def test_a_malformed_request_is_named_with_file_and_line(tmp_path, line):
     path = tmp_path / "mine.jsonl"
     path.write_text('{"prompt": "fine"}\n' + line + "\n")
-    with pytest.raises(SettingsError, match=r"mine\.jsonl, line 2"):
+    with pytest.raises(SettingsError, match=r"mine\.jsonl, line 2") as error:
         read_asks(path)
+    assert ("surrogate" in str(error.value)) == (line == LONE)
 
 
 def test_two_requests_of_one_id_are_refused(tmp_path):
