@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dflash_core.bench.figures import ALL
 from dflash_core.bench.prompts import SETS, load_prompts
 from dflash_core.errors import SettingsError
 
@@ -39,10 +40,12 @@ def gather(sets: Sequence[str], files: Sequence[Path], count: int | None, seed: 
         count: requests of each set, spread evenly over it; all of them when `None`.
 
     Raises:
-        SettingsError: a set is unknown, a file is malformed, two files have one name, or nothing is asked.
+        SettingsError: a set is unknown, a file is malformed, its name is taken, or nothing is asked.
     """
     groups = [_of_set(name, count) for name in dict.fromkeys(sets)]
     for path in files:
+        if path.stem == ALL:
+            raise SettingsError(f"{path}: {ALL!r} is the name of the row over all sets; rename the file.")
         asks = read_asks(path)
         if any(group and group[0].group == asks[0].group for group in groups):
             raise SettingsError(f"Two sets are called {asks[0].group!r}; rename one of the files.")

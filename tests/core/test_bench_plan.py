@@ -124,6 +124,13 @@ def test_a_malformed_request_is_named_with_file_and_line(tmp_path, line):
     assert ("surrogate" in str(error.value)) == (line == LONE)
 
 
+def test_a_file_called_as_the_row_over_all_sets_is_refused(tmp_path):
+    path = tmp_path / "all.jsonl"
+    path.write_text('{"prompt": "Hi"}\n')
+    with pytest.raises(SettingsError, match=r"all\.jsonl: 'all' is the name .* rename"):
+        gather([], [path], None, 0)
+
+
 def test_two_requests_of_one_id_are_refused(tmp_path):
     path = tmp_path / "mine.jsonl"
     path.write_text('{"prompt": "a", "id": 1}\n{"prompt": "b", "id": 1}\n')
