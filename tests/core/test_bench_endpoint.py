@@ -152,6 +152,33 @@ def test_what_a_strict_server_refuses_is_left_out_and_not_asked_for_again():
         assert "stream_options" not in server.requests[0]
 
 
+FILTERS = ("top_k", "top_p", "min_p")
+
+
+@pytest.mark.parametrize(
+    ("settings", "sent"),
+    [
+        ({"temperature": 0.7}, {"top_k": -1, "top_p": 1.0, "min_p": 0.0}),
+        ({"temperature": 0.7, "top_k": 5, "top_p": 0.9}, {"top_k": 5, "top_p": 0.9, "min_p": 0.0}),
+        ({"temperature": 0.0}, {}),
+        ({"temperature": 0.0, "top_k": 5}, {"top_k": 5}),
+    ],
+)
+def test_filters_that_are_off_are_said_where_a_servers_own_would_apply(settings, sent):
+    with OpenAIServer() as server:
+        endpoint(Workbench(settings), {"url": server.address}).serve(jobs(CHAT))
+        [body] = server.requests
+    assert {name: body[name] for name in FILTERS if name in body} == sent
+
+
+def test_a_server_without_such_filters_is_asked_without_and_still_counts():
+    with OpenAIServer(refuse=("top_k", "return_spec_tokens_details")) as server:
+        [found] = endpoint(Workbench({"temperature": 0.7}), {"url": server.address}).serve(jobs(CHAT))
+        [body] = server.requests
+    assert (found.error, found.notes) == (None, {})
+    assert {name: body[name] for name in FILTERS if name in body} == {"top_p": 1.0}
+
+
 def test_a_request_that_fails_is_an_answer_with_the_servers_reason():
     with OpenAIServer(fail=(1,)) as server:
         answers = system(server).serve(jobs(CHAT, CHAT, CHAT))

@@ -32,6 +32,10 @@ EXTRAS: tuple[Mapping[str, Any], ...] = (
 )
 """Beyond what every server takes, most first; what one refuses as malformed is not asked for again."""
 
+OFF: Mapping[str, Any] = {"top_k": -1, "min_p": 0.0}
+"""Filters that are off, as SGLang and vLLM spell it: unsaid, a server's own defaults would be in force.
+One that refuses the names has none."""
+
 REFUSED = (400, 422)
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -45,6 +49,9 @@ class EndpointSystem:
         self._endpoint = endpoint
         self._model = model
         self._settings = settings
+        # Greedy decoding has no filter to turn off.
+        off = (OFF, {}) if settings.temperature > 0 else ({},)
+        self._ladder = [{**extra, **filters} for filters in off for extra in EXTRAS]
         self._extras = 0
         self._answered = False
         self._at_once: int | None = 1
@@ -79,9 +86,9 @@ class EndpointSystem:
         while True:
             extras = self._extras
             try:
-                return self._attempt(job, start, issued, EXTRAS[extras])
+                return self._attempt(job, start, issued, self._ladder[extras])
             except EndpointError as error:
-                if self._answered or error.status not in REFUSED or extras == len(EXTRAS) - 1:
+                if self._answered or error.status not in REFUSED or extras == len(self._ladder) - 1:
                     return Answer(job.ask.id, job.repeat, issued, error=str(error))
                 self._extras = max(self._extras, extras + 1)
 
@@ -109,8 +116,10 @@ class EndpointSystem:
             "stream": True,
             **extras,
         }
-        off = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
-        return body | {name: getattr(chosen, name) for name in off if getattr(chosen, name) != off[name]}
+        filters = {"top_k": chosen.top_k, "min_p": chosen.min_p}
+        if chosen.temperature > 0 or chosen.top_p < 1:
+            body["top_p"] = chosen.top_p
+        return body | {name: value for name, value in filters.items() if value}
 
     def _counters(self) -> dict[str, float]:
         try:
