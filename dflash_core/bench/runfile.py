@@ -68,11 +68,10 @@ class RunFile:
         self.done: list[TurnResult] = []
         check_path(path, resume)
         try:
-            if path.exists():
+            if resume:
                 self._read(header)
             else:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(json.dumps({"format": FORMAT, **header}, default=str) + "\n")
+                self._begin({"format": FORMAT, **header})
         except OSError as error:
             raise DFlashError(f"{path} cannot be used as a run file: {error}.") from None
 
@@ -90,6 +89,18 @@ class RunFile:
                 os.fsync(file.fileno())
         except OSError as error:
             raise DFlashError(f"{self._path} cannot be written: {error}. Earlier turns are safe.") from None
+
+    def _begin(self, header: Mapping[str, Any]) -> None:
+        """Write the header whole or not at all: half of one could be neither resumed nor begun anew."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with self._path.open("w", encoding="utf-8") as file:
+                file.write(json.dumps(header, default=str) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            self._path.unlink(missing_ok=True)
+            raise
 
     def _read(self, header: Mapping[str, Any]) -> None:
         content = self._path.read_bytes()
@@ -117,13 +128,14 @@ def check_path(path: Path, resume: bool) -> None:
     Raises:
         DFlashError: it is there although nothing is to be resumed, or the other way round.
     """
-    if path.exists() and not resume:
+    begun = path.exists() and not (path.is_file() and path.stat().st_size == 0)
+    if begun and not resume:
         raise DFlashError(
             f"{path} holds the results of a run. Give --resume to go on with it, another --run-file, "
             "or delete it."
         )
-    if resume and not path.exists():
-        raise DFlashError(f"There is no {path} to resume; leave --resume out to begin it.")
+    if resume and not begun:
+        raise DFlashError(f"There is no run in {path} to resume; leave --resume out to begin it.")
 
 
 def results_of(done: Sequence[TurnResult], keys: Sequence[str]) -> list[TurnResult]:

@@ -1,6 +1,8 @@
 """What is asked, of whom and when; and that an interruption costs no more than a turn."""
 
+import errno
 import json
+import os
 from collections import Counter
 from itertools import pairwise
 from typing import ClassVar
@@ -205,6 +207,24 @@ def test_a_run_file_is_not_mistaken_for_another_and_never_overwritten(tmp_path):
     path.write_text("hello\n")
     with pytest.raises(DFlashError, match="is not a run file"):
         RunFile(path, {"fingerprint": "f"}, resume=True)
+
+
+def test_a_run_file_that_a_full_disk_left_empty_is_begun_anew(tmp_path, monkeypatch):
+    path, header = tmp_path / "run.jsonl", {"fingerprint": "f"}
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(DFlashError, match="No space left"):
+            RunFile(path, header, resume=False)
+    assert not path.exists()
+    path.touch()  # left by an earlier version, or by a kill
+    with pytest.raises(DFlashError, match="leave --resume out"):
+        RunFile(path, header, resume=True)
+    RunFile(path, header, resume=False).add(turn("x", 0, [answer("a/0")]))
+    assert len(RunFile(path, header, resume=True).done) == 1
 
 
 def test_the_fingerprint_knows_requests_levels_and_settings():
