@@ -136,10 +136,13 @@ def bench_command(
 def measure(options: BenchOptions, run_file: Path, resume: bool, html: Path | None, as_json: bool) -> bool:
     """Run, print and write; whether a claim does not hold."""
     from dflash_core.bench.benchmark import Benchmark, failures
-    from dflash_core.bench.report.page import write_page
+    from dflash_core.bench.report.page import check_page, write_page
     from dflash_core.bench.runfile import check_path
+    from dflash_core.cli.bench_table import print_outcome
 
     check_path(run_file, resume)
+    if html is not None:
+        check_page(html)
     bench = Benchmark(options, note=output.note)
     keep = bench.open_run(run_file, resume)
     with output.progress() as bar:
@@ -159,14 +162,16 @@ def measure(options: BenchOptions, run_file: Path, resume: bool, html: Path | No
             )
             raise
     outcome = bench.outcome(keep)
-    if html is not None:
-        write_page(html, outcome)
-    if as_json:
-        output.print_json(outcome.to_dict())
-    else:
-        from dflash_core.cli.bench_table import print_outcome
-
-        print_outcome(outcome)
+    try:
+        print_outcome(outcome, as_json)
+    except OSError:
+        output.note(
+            f"All turns are in {run_file}; --resume prints their figures, and measures nothing again."
+        )
+        raise
+    finally:
+        if html is not None:
+            write_page(html, outcome)
     failed = failures(outcome)
     for check in failed:
         value = check.reason if check.value is None else f"{check.value:.4g}"

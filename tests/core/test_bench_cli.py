@@ -248,6 +248,36 @@ def test_the_report_is_one_file_that_needs_no_network(capsys, servers, tmp_path)
         assert words in text
 
 
+@pytest.mark.parametrize("place", ["missing/report.html", "."])
+def test_a_report_that_cannot_be_written_is_refused_before_anything_is_measured(capsys, servers, place):
+    assert run(*servers, *QUICK, "--html", place) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "Give another --html" in err
+    assert not os.path.exists("bench.jsonl")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no disk that is always full")
+def test_what_was_measured_is_printed_although_the_report_finds_the_disk_full(capsys, servers, tmp_path):
+    assert run(*servers, *QUICK, "--html", "/dev/full", "--json") == 2
+    out, err = capsys.readouterr()
+    assert figures(json.loads(out), "fast")["requests"] == 6
+    assert "--resume with another --html" in err
+    assert run(*servers, *QUICK, "--resume", "--html", "report.html") == 0
+    assert "<svg" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no disk that is always full")
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=["tables", "json"])
+def test_figures_that_cannot_be_printed_are_not_lost_and_the_report_is_written(servers, tmp_path, form):
+    command = [sys.executable, "-m", "dflash_core", "bench", *servers, *QUICK, "--html", "report.html", *form]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert "--resume prints their figures" in done.stderr
+    assert "<svg" in (tmp_path / "report.html").read_text()
+
+
 def test_a_server_that_stops_answering_is_counted_and_the_rest_still_reported(capsys, servers, tmp_path):
     with OpenAIServer(fail=range(1, 100)) as broken:
         extra = ["--system", f"endpoint:url={broken.address},label=broken", "--html", "report.html"]

@@ -62,6 +62,21 @@ def caption(outcome: Outcome, name: str) -> str:
     return escape(CAPTIONS[name] + one)
 
 
+def check_page(path: Path) -> None:
+    """Whether a report may be written there; to be asked before anything is measured.
+
+    Raises:
+        DFlashError: it may not.
+    """
+    fresh = not path.exists()
+    try:
+        path.open("a").close()
+        if fresh:
+            path.unlink()  # an interruption leaves no empty report
+    except OSError as error:
+        raise DFlashError(f"{path} cannot be written: {error.strerror}. Give another --html.") from None
+
+
 def write_page(path: Path, outcome: Outcome) -> None:
     """Write the report.
 
@@ -71,7 +86,10 @@ def write_page(path: Path, outcome: Outcome) -> None:
     try:
         path.write_text(page(outcome), encoding="utf-8")
     except OSError as error:
-        raise DFlashError(f"{path} cannot be written: {error}.") from None
+        raise DFlashError(
+            f"{path} cannot be written: {error.strerror}. --resume with another --html writes it, and "
+            "measures nothing again."
+        ) from None
 
 
 def page(outcome: Outcome) -> str:
