@@ -10,7 +10,7 @@ from typing import Any, cast
 from dflash_core.bench.against import Agreement, compare_runs
 from dflash_core.bench.claims import Check, check_claims
 from dflash_core.bench.environment import describe_environment
-from dflash_core.bench.figures import Figures
+from dflash_core.bench.figures import ALL, Figures
 from dflash_core.bench.options import BenchOptions
 from dflash_core.bench.plan import Plan, turns
 from dflash_core.bench.run import OnTurn, carry_out
@@ -149,6 +149,11 @@ class Benchmark:
 def failures(outcome: Outcome) -> list[Check]:
     """Checks that do not hold."""
     return [check for check in outcome.checks if not check.holds]
+
+
+def with_errors(outcome: Outcome) -> list[Figures]:
+    """The rows over all sets of which requests failed."""
+    return [row for row in outcome.rows if row.group == ALL and row.errors]
 
 
 def described(options: BenchOptions) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
@@ -24,6 +25,7 @@ class Figures:
 
     Attributes:
         requests, failed, tokens: counts; failed requests are in no other figure.
+        errors: how many failed for which reason, the most frequent one first.
         latencies: seconds by latency ("ttft", "tpot", "e2e") and quantile ("p50", "p95", "p99"), of requests.
         user_rate: tokens a second that a user sees after the first delivery.
         total_rate: tokens a second of the system; `None` for a set whose requests shared turns with others'.
@@ -70,6 +72,7 @@ class Figures:
     cost_request: float | None = None
     cost_million: float | None = None
     plain_cycles: Mapping[str, int] = field(default_factory=dict)
+    errors: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def slot_acceptance(self) -> list[float | None]:
@@ -105,6 +108,11 @@ def drafting_sum(answers: Sequence[Answer]) -> Drafting | None:
     """Counters of all answers; `None` where no answer has any."""
     known = [answer.drafting for answer in answers if answer.drafting is not None]
     return reduce(lambda a, b: a + b, known) if known else None
+
+
+def errors_of(answers: Iterable[Answer]) -> dict[str, int]:
+    """How many failed for which reason, the most frequent one first."""
+    return dict(Counter(answer.error for answer in answers if answer.error is not None).most_common())
 
 
 def same_answer(one: Answer, other: Answer) -> tuple[bool, int | None] | None:

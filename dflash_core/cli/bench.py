@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dflash_core.cli import output
+from dflash_core.errors import DFlashError
 
 if TYPE_CHECKING:
     from dflash_core.bench.options import BenchOptions
@@ -100,7 +101,8 @@ def bench_command(
 
     Systems take turns request by request, so that a machine that drifts favours none. Intervals are of a
     bootstrap over requests and hold 95 %. Speed-up is of the time per token after the first delivery. Exit
-    codes: 0, 1 for a claim that does not hold, 2 for what you can mend, 130 for an interruption.
+    codes: 0, 1 for a claim that does not hold, 2 for what you can mend, such as a system that answered
+    nothing, 130 for an interruption.
     """
     from dflash_core.bench.options import BenchOptions
     from dflash_core.cli.pair import resolve_flags
@@ -134,8 +136,12 @@ def bench_command(
 
 
 def measure(options: BenchOptions, run_file: Path, resume: bool, html: Path | None, as_json: bool) -> bool:
-    """Run, print and write; whether a claim does not hold."""
-    from dflash_core.bench.benchmark import Benchmark, failures
+    """Run, print and write; whether a claim does not hold.
+
+    Raises:
+        DFlashError: it cannot be run or written, or a system answered nothing, which no claim has caught.
+    """
+    from dflash_core.bench.benchmark import Benchmark, failures, with_errors
     from dflash_core.bench.report.page import check_page, write_page
     from dflash_core.bench.runfile import check_path
     from dflash_core.cli.bench_table import print_outcome
@@ -172,8 +178,21 @@ def measure(options: BenchOptions, run_file: Path, resume: bool, html: Path | No
     finally:
         if html is not None:
             write_page(html, outcome)
+    broken = with_errors(outcome)
+    for row in broken:
+        [(reason, count), *_] = row.errors.items()
+        output.note(
+            f"Of {row.system}, {row.level}, {row.failed} of {row.requests} requests failed; "
+            f"{count} so: {reason}"
+        )
     failed = failures(outcome)
     for check in failed:
         value = check.reason if check.value is None else f"{check.value:.4g}"
         output.note(f"Does not hold: {check.claim.text} ({check.system}, {check.level}: {value})")
+    silent = [f"{row.system!r} ({row.level})" for row in broken if row.failed == row.requests]
+    if silent and not failed:
+        raise DFlashError(
+            f"Nothing was answered by {', '.join(silent)}. "
+            "Mend that, and measure again with another --run-file."
+        )
     return bool(failed)

@@ -292,6 +292,32 @@ def test_a_server_that_stops_answering_is_counted_and_the_rest_still_reported(ca
     assert "6 (6 failed)" in (tmp_path / "report.html").read_text()
 
 
+def test_requests_that_fail_say_why_and_a_system_that_answers_nothing_is_no_success(
+    capsys, servers, tmp_path
+):
+    with OpenAIServer(fail=range(100)) as broken, OpenAIServer(fail=[1, 3]) as shaky:
+        extra = [
+            *("--system", f"endpoint:url={broken.address},label=broken"),
+            *("--system", f"endpoint:url={shaky.address},label=shaky"),
+            *("--warm-up", "0", "--html", "report.html"),
+        ]
+        code, data = measured(capsys, *servers, *extra, *QUICK)
+        assert run(*servers, *extra, *QUICK, "--resume") == 2
+    assert code == 2
+    assert figures(data, "broken")["errors"] == {f"{broken.address}/v1/chat/completions{MEMORY}": 6}
+    assert figures(data, "shaky")["errors"] == {f"{shaky.address}/v1/chat/completions{MEMORY}": 2}
+    assert figures(data, "fast")["errors"] == {}
+    out, err = capsys.readouterr()
+    for text in (out, (tmp_path / "report.html").read_text()):
+        assert "Failed requests" in text
+        assert "500: out of memory" in text
+    assert "Of shaky, 1 at once, 2 of 6 requests failed; 2 so: " in err
+    assert "Error: Nothing was answered by 'broken' (1 at once)." in err
+
+
+MEMORY = " answers 500: out of memory."
+
+
 def test_help_has_examples_and_does_not_import_torch():
     code = (
         "import sys\nfrom dflash_core.cli import main\n"

@@ -10,6 +10,7 @@ from bench_samples import answer, turn
 
 from dflash_core.bench.answer import Answer, Drafting, drafting_from_histogram, drafting_of
 from dflash_core.bench.figures import ALL, latencies_of, same_answer
+from dflash_core.bench.report.tables import reasons
 from dflash_core.bench.statistics import draw_weights, mean_of, percentile, quotient, ratio_of_sums
 from dflash_core.bench.summary import Measured, summarise
 from dflash_core.bench.targets import parse_target, parse_targets
@@ -176,6 +177,15 @@ def test_of_one_request_that_both_answered_there_is_a_ratio_and_no_interval():
     for ratio in (row.speedup, row.speedup_e2e, row.speedup_total):
         assert ratio.value > 0
         assert ratio.low is None
+
+
+def test_reasons_of_failures_are_counted_and_only_the_frequent_ones_are_shown():
+    names = [*"cabbc", *"defgh"]
+    answers = [Answer(f"a/{i}", 0, 0.0, error=name) for i, name in enumerate(names)]
+    row = rows_of(summarise(measured([turn("plain", 0, [*answers, answer("a/15")])])), "plain")
+    assert list(row.errors.items())[:3] == [("c", 2), ("b", 2), ("a", 1)]
+    assert sum(row.errors.values()) == row.failed == 10
+    assert reasons(row)[-2:] == [("e", 1), ("other reasons", 3)]
 
 
 def test_repetitions_belong_to_their_request():

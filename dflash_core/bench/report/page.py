@@ -33,7 +33,7 @@ th { text-align: left; color: var(--soft); font-weight: 600; border-bottom: 1px 
 th, td { padding: 5px 20px 5px 0; white-space: nowrap; vertical-align: top; }
 td { border-bottom: 1px solid #eef0f3; } tr.mean td { font-weight: 600; }
 tr.level td { border-top: 2px solid var(--line); } td.number, th.number { text-align: right; }
-td.bad { color: #b3261e; font-weight: 700; }
+td.bad { color: #b3261e; font-weight: 700; } td.long { white-space: normal; min-width: 320px; }
 svg { width: 100%; height: auto; display: block; }
 svg text { font: 12px system-ui, "DejaVu Sans", sans-serif; }
 .tick { fill: var(--soft); } .axis { fill: var(--ink); } .grid { stroke: #e6e9ed; } .unit { stroke: #7d8794;
@@ -42,6 +42,9 @@ pre { font: 12.5px/1.45 ui-monospace, "DejaVu Sans Mono", monospace; white-space
 summary { cursor: pointer; font-weight: 600; } dl { display: grid; grid-template-columns: max-content 1fr;
   gap: 2px 16px; margin: 6px 0 0; } dt { color: var(--soft); } dd { margin: 0; }
 """
+
+LONG = 60
+"""Characters of a cell above which its words are set in several lines."""
 
 FRONTIER = "Latency-throughput frontier"
 
@@ -167,6 +170,8 @@ def _details(outcome: Outcome) -> str:
 
 def _cell(cell: object, is_number: bool) -> str:
     kind = ' class="bad"' if cell == "NO" else _number(is_number)
+    if isinstance(cell, str) and len(cell) > LONG:
+        kind = ' class="long"'
     return f"<td{kind}>{escape('–' if cell is None else str(cell))}</td>"
 
 

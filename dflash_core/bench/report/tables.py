@@ -16,6 +16,9 @@ Cell = str | int | None
 UNREPORTED = "not reported"
 OVERALL = "all sets"
 
+REASONS = 5
+"""Of failures, that a table names; the JSON has them all."""
+
 
 @dataclass(frozen=True)
 class Table:
@@ -27,10 +30,13 @@ class Table:
 
 
 def tables(outcome: Outcome) -> list[Table]:
-    """Speed, latencies, drafts where there are any, resources, and claims where there are any."""
+    """Speed, failures, latencies, drafts, resources and claims; what there is none of is left out."""
     groups = {row.group for row in outcome.rows} - {ALL}
     rows = [row for row in outcome.rows if row.group != ALL or len(groups) != 1]
-    found = [speed(rows, outcome.baseline), latencies(rows)]
+    found = [speed(rows, outcome.baseline)]
+    if any(row.errors for row in rows):
+        found.append(failures([row for row in outcome.rows if row.group == ALL]))
+    found.append(latencies(rows))
     if any(row.drafting is not None for row in rows):
         found.append(drafts([row for row in rows if row.drafting is not None]))
     found.append(resources([row for row in outcome.rows if row.group == ALL], outcome))
@@ -69,6 +75,22 @@ def speed(rows: Sequence[Figures], baseline: str | None) -> Table:
             for row in rows
         ),
     )
+
+
+def failures(rows: Sequence[Figures]) -> Table:
+    """Why requests failed, by level and system."""
+    return Table(
+        "Failed requests, which are in no other figure",
+        ("level", "system", "requests", "reason"),
+        tuple((row.level, row.system, count, reason) for row in rows for reason, count in reasons(row)),
+    )
+
+
+def reasons(row: Figures) -> list[tuple[str, int]]:
+    """The most frequent ones, and how many requests failed for others."""
+    told = [*row.errors.items()][:REASONS]
+    rest = row.failed - sum(count for _, count in told)
+    return [*told, ("other reasons", rest)] if rest else told
 
 
 def latencies(rows: Sequence[Figures]) -> Table:
