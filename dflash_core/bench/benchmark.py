@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from dflash_core.bench.against import Agreement, compare_runs
 from dflash_core.bench.claims import Check, check_claims
-from dflash_core.bench.environment import describe_environment
+from dflash_core.bench.environment import changes, describe_environment
 from dflash_core.bench.figures import ALL, Figures
 from dflash_core.bench.options import BenchOptions
 from dflash_core.bench.plan import Plan, turns
@@ -33,6 +33,8 @@ class Outcome:
     Attributes:
         rows: by level, system and set.
         systems: what each says about itself, by label.
+        environment: of the first sitting.
+        resumed: those of later ones, where the run was interrupted.
         options: what was asked, as JSON.
         agreements: with the figures of an earlier run, where one was given.
     """
@@ -44,11 +46,13 @@ class Outcome:
     options: Mapping[str, Any]
     checks: Sequence[Check] = ()
     agreements: Sequence[Agreement] = ()
+    resumed: Sequence[Mapping[str, Any]] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON; `None` is what was not reported."""
         return {
             "environment": dict(self.environment),
+            "resumed": [dict(environment) for environment in self.resumed],
             "options": dict(self.options),
             "systems": {label: dict(about) for label, about in self.systems.items()},
             "baseline": self.baseline,
@@ -79,6 +83,7 @@ class Benchmark:
             DFlashError: a system cannot be loaded or reached.
         """
         self._options = options
+        self._note = note
         self._environment = describe_environment()
         busy, cores = self._environment["load_before"] or 0.0, self._environment["cores"] or 1
         if busy > BUSY * cores:
@@ -105,14 +110,18 @@ class Benchmark:
         return len(self._keys)
 
     def open_run(self, path: Path, resume: bool) -> RunFile:
-        """The file in which finished turns are kept.
+        """The file in which finished turns are kept; that it was begun elsewhere is noted.
 
         Raises:
             DFlashError: it cannot be used, see `RunFile`.
         """
         abouts = [system.about for system in self._systems.values()]
         header = {"fingerprint": self._plan.fingerprint(abouts), "environment": self._environment}
-        return RunFile(path, header, resume)
+        keep = RunFile(path, header, resume)
+        other = changes(keep.sittings[-1], self._environment)
+        if other and len(keep.done) < self.turns:
+            self._note(f"Not all of this run will be of one place: {'; '.join(other)}.")
+        return keep
 
     def run(self, keep: RunFile, on_turn: OnTurn = lambda turn, result: None) -> None:
         """Run the turns that are missing.
@@ -125,6 +134,7 @@ class Benchmark:
     def outcome(self, keep: RunFile) -> Outcome:
         """Figures of the turns that there are."""
         options = self._options
+        first, *resumed = keep.sittings
         rows = summarise(
             Measured(
                 results_of(keep.done, self._keys),
@@ -139,10 +149,11 @@ class Benchmark:
             rows,
             {label: system.about for label, system in self._systems.items()},
             options.baseline,
-            self._environment,
+            first,
             described(options),
             check_claims(options.claims, rows, options.baseline),
             compare_runs(options.earlier, rows),
+            resumed,
         )
 
 

@@ -1,16 +1,19 @@
-"""Where figures were measured: versions, processor, memory, GPUs."""
+"""Where figures were measured: versions, processor, memory, GPUs; and whether two places are one."""
 
 from __future__ import annotations
 
 import os
 import platform
 import sys
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 PACKAGES = ("dflash-core", "torch", "transformers", "numpy", "dflash", "sglang", "vllm")
+
+MOMENTARY = ("measured", "load_before")
 
 
 def describe_environment() -> dict[str, Any]:
@@ -27,6 +30,21 @@ def describe_environment() -> dict[str, Any]:
         "gpus": _gpus(),
         "packages": {name: found for name in PACKAGES if (found := _version(name))},
     }
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What is another than before, in words; when it was and how busy are not of the machine."""
+    old, new = _flat(before), _flat(now)
+    return [
+        f"{name} was {old.get(name)} and is {new.get(name)}"
+        for name in {**old, **new}
+        if name not in MOMENTARY and old.get(name) != new.get(name)
+    ]
+
+
+def _flat(environment: Mapping[str, Any]) -> dict[str, Any]:
+    rest = {name: value for name, value in environment.items() if name != "packages"}
+    return {**rest, **environment.get("packages", {})}
 
 
 def _version(package: str) -> str | None:

@@ -52,12 +52,20 @@ class TurnResult:
 
 
 class RunFile:
-    """A file of JSON lines: a header, then a line a turn, each on the disk before the next turn begins."""
+    """A file of JSON lines: a header, then a line a turn, each on the disk before the next turn begins.
+
+    Where a run is resumed, a line says in what environment the turns behind it were measured.
+
+    Attributes:
+        done: finished turns.
+        sittings: the environments they were measured in, in order.
+    """
 
     def __init__(self, path: Path, header: Mapping[str, Any], resume: bool) -> None:
         """
         Args:
-            header: of the run; its `fingerprint` says what belongs together.
+            header: of the run; its `fingerprint` says what belongs together, its `environment` where this
+                sitting of it takes place.
             resume: go on with a file that is there, instead of beginning anew.
 
         Raises:
@@ -66,6 +74,8 @@ class RunFile:
         """
         self._path = path
         self.done: list[TurnResult] = []
+        self.sittings: list[Mapping[str, Any]] = [header.get("environment", {})]
+        self._arriving: list[Mapping[str, Any]] = []
         check_path(path, resume)
         try:
             if resume:
@@ -82,9 +92,12 @@ class RunFile:
             DFlashError: it cannot be written.
         """
         self.done.append(result)
+        lines = [*({"environment": sitting} for sitting in self._arriving), result.to_dict()]
+        self.sittings += self._arriving
+        self._arriving = []
         try:
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(result.to_dict(), allow_nan=False) + "\n")
+                file.writelines(json.dumps(line, allow_nan=False) + "\n" for line in lines)
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
@@ -110,7 +123,10 @@ class RunFile:
             known = first["fingerprint"]
             if first["format"] != FORMAT:
                 raise ValueError("another format")
-            self.done = [TurnResult.from_dict(line) for line in lines]
+            sittings = [line["environment"] for line in lines if "environment" in line]
+            self._arriving = self.sittings  # of this sitting, once it has a turn
+            self.sittings = [first.get("environment", {}), *sittings]
+            self.done = [TurnResult.from_dict(line) for line in lines if "environment" not in line]
         except (ValueError, KeyError, TypeError) as error:
             raise DFlashError(f"{self._path} is not a run file of this version: {error}.") from None
         if known != header["fingerprint"]:

@@ -142,6 +142,31 @@ def test_a_finished_run_is_not_overwritten_and_resuming_it_asks_nothing(capsys, 
     assert "another benchmark" in capsys.readouterr().err
 
 
+def test_a_run_that_goes_on_elsewhere_says_where_every_part_of_it_was_measured(capsys, servers, tmp_path):
+    arguments = [*servers, *QUICK, "--html", "report.html"]
+    _, first = measured(capsys, *arguments)
+    path = tmp_path / "bench.jsonl"
+    header, *lines = path.read_text().splitlines()
+    elsewhere = json.loads(header)
+    elsewhere["environment"] |= {"processor": "Slow 1", "measured": "yesterday"}
+    path.write_text("\n".join([json.dumps(elsewhere), *lines]) + "\n")
+    again = [*arguments, "--resume"]
+    _, whole = measured(capsys, *again)  # nothing was missing, and so nothing was measured here
+    assert (whole["environment"]["processor"], whole["resumed"]) == ("Slow 1", [])
+    path.write_text("\n".join([json.dumps(elsewhere), *lines[:-3]]) + "\n")
+    assert run(*again, "--json") == 0
+    out, err = capsys.readouterr()
+    other = f"processor was Slow 1 and is {first['environment']['processor']}"
+    assert f"Not all of this run will be of one place: {other}." in " ".join(err.split())
+    for _ in range(2):  # and once more, after the run file has been read again
+        data = json.loads(out)
+        assert data["environment"]["processor"] == "Slow 1"
+        assert [one["processor"] for one in data["resumed"]] == [first["environment"]["processor"]]
+        assert other in (tmp_path / "report.html").read_text()
+        run(*again, "--json")
+        out = capsys.readouterr().out
+
+
 def test_two_runs_are_compared_figure_by_figure(capsys, servers, tmp_path):
     _, first = measured(capsys, *servers, *QUICK, "--run-file", "one.jsonl")
     other = json.loads(json.dumps(first))

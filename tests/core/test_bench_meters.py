@@ -3,7 +3,7 @@
 import pytest
 
 from dflash_core.bench import meters
-from dflash_core.bench.environment import describe_environment
+from dflash_core.bench.environment import changes, describe_environment
 from dflash_core.bench.meters import EnergyReading, begin_memory, read_energy, read_memory
 
 
@@ -67,6 +67,16 @@ def test_the_peak_is_that_of_the_stretch():
     if later["peak"] == high["peak"]:
         pytest.skip("this system does not let a peak begin anew")
     assert later["peak"] <= high["peak"] - (32 << 20)
+
+
+def test_two_sittings_are_told_apart_by_what_is_of_the_machine():
+    found = describe_environment()
+    assert changes(found, {**found, "measured": "later", "load_before": 9.0}) == []
+    moved = {**found, "cores": 3, "packages": {**found["packages"], "numpy": "0"}}
+    assert changes({**found, "cores": 2}, moved) == [
+        "cores was 2 and is 3",
+        f"numpy was {found['packages']['numpy']} and is 0",
+    ]
 
 
 def test_the_environment_names_versions_and_the_machine():

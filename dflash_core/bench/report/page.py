@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dflash_core.bench.benchmark import Outcome
+from dflash_core.bench.environment import changes
 from dflash_core.bench.report.axes import colour
 from dflash_core.bench.report.charts import acceptance_by_slot, acceptance_lengths, frontier, speedups
 from dflash_core.bench.report.tables import OVERALL, Table, tables
@@ -124,7 +125,14 @@ def _header(outcome: Outcome) -> str:
     machine = [str(where.get("processor")), f"{where.get('cores')} cores", *where.get("gpus", [])]
     told = f"up to {options['max_new_tokens']} tokens, temperature {options['temperature']:g}"
     words = f"{asked}; {told}, seed {options['seed']}. {', '.join(machine)}. {where.get('measured')}."
-    return f"<header><h1>dflash-core bench</h1><p>{escape(words)}</p></header>"
+    lines = [words, *(_resumed(where, later) for later in outcome.resumed)]
+    return f"<header><h1>dflash-core bench</h1>{''.join(f'<p>{escape(text)}</p>' for text in lines)}</header>"
+
+
+def _resumed(first: Mapping[str, Any], later: Mapping[str, Any]) -> str:
+    """When a run went on, and where if not at the same place."""
+    other = "; ".join(changes(first, later)) or "the same machine and versions"
+    return f"Resumed {later.get('measured')}: {other}."
 
 
 def _legend(systems: Sequence[str], baseline: str | None) -> str:
@@ -158,6 +166,7 @@ def _table(table: Table) -> str:
 def _details(outcome: Outcome) -> str:
     parts: list[tuple[str, Mapping[str, Any]]] = [
         ("Environment", outcome.environment),
+        *(("Environment, resumed", later) for later in outcome.resumed),
         ("Options", outcome.options),
         ("Systems", outcome.systems),
     ]
