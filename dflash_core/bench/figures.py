@@ -30,7 +30,8 @@ class Figures:
         user_rate: tokens a second that a user sees after the first delivery.
         total_rate: tokens a second of the system; `None` for a set whose requests shared turns with others'.
         goodput: requests a second that met the latency targets; `met` is their share.
-        acceptance_length: tokens a cycle; `hit_rate` accepted over verified drafts.
+        acceptance_length: tokens a cycle; `hit_rate` accepted over verified drafts. `slot_acceptance` the
+            same by depth, given that everything before was accepted, `None` where no cycle came so far.
         drafting: all counters of drafts together.
         speedup: the baseline's seconds per token after the first delivery over this one's, of the same
             requests.
@@ -55,9 +56,10 @@ class Figures:
     user_rate: Estimate | None = None
     total_rate: Estimate | None = None
     goodput: float | None = None
-    met: float | None = None
+    met: Estimate | None = None
     acceptance_length: Estimate | None = None
     hit_rate: Estimate | None = None
+    slot_acceptance: Sequence[Estimate | None] = ()
     drafting: Drafting | None = None
     speedup: Estimate | None = None
     speedup_e2e: Estimate | None = None
@@ -74,14 +76,6 @@ class Figures:
     plain_cycles: Mapping[str, int] = field(default_factory=dict)
     errors: Mapping[str, int] = field(default_factory=dict)
 
-    @property
-    def slot_acceptance(self) -> list[float | None]:
-        """By depth: accepted over verified, given that everything before was accepted."""
-        if self.drafting is None:
-            return []
-        pairs = zip(self.drafting.slot_accepted, self.drafting.slot_verified, strict=True)
-        return [accepted / verified if verified else None for accepted, verified in pairs]
-
     def to_dict(self) -> dict[str, Any]:
         """As JSON; `None` is what was not reported."""
         fields: dict[str, Any] = {}
@@ -90,9 +84,11 @@ class Figures:
                 fields[name] = value.to_dict()
             elif isinstance(value, Drafting):
                 fields["cycles_by_acceptance_length"] = list(value.lengths)
+            elif name == "slot_acceptance":
+                fields[name] = [None if one is None else one.to_dict() for one in self.slot_acceptance]
             elif name != "drafting":
                 fields[name] = {k: dict(v) for k, v in value.items()} if name == "latencies" else value
-        return {**fields, "slot_acceptance": self.slot_acceptance}
+        return fields
 
 
 def latencies_of(answers: Sequence[Answer]) -> dict[str, dict[str, float | None]]:
@@ -134,12 +130,14 @@ def same_answer(one: Answer, other: Answer) -> tuple[bool, int | None] | None:
     return False, next((i for i in range(shorter) if first[i] != second[i]), shorter)
 
 
-def goodput_of(
-    answers: Sequence[Answer], seconds: float, targets: Sequence[LatencyTarget]
-) -> tuple[float, float]:
-    """Good requests a second, and their share of all requests, failed ones included."""
-    good = sum(all(target.met(answer) for target in targets) for answer in answers)
-    return good / seconds if seconds else 0.0, good / len(answers) if answers else 0.0
+def is_good(answer: Answer, targets: Sequence[LatencyTarget]) -> bool:
+    """Whether it met every target; what failed has met none."""
+    return all(target.met(answer) for target in targets)
+
+
+def goodput_of(answers: Iterable[Answer], seconds: float, targets: Sequence[LatencyTarget]) -> float:
+    """Good requests a second."""
+    return sum(is_good(answer, targets) for answer in answers) / seconds if seconds else 0.0
 
 
 def joules_of(results: Sequence[TurnResult]) -> float | None:

@@ -13,6 +13,7 @@ from dflash_core.bench.figures import (
     drafting_sum,
     errors_of,
     goodput_of,
+    is_good,
     joules_of,
     latencies_of,
     peak_of,
@@ -90,7 +91,6 @@ def _of_set(measured: Measured, own: Sequence[TurnResult], base: Sequence[TurnRe
     counters = drafting_sum(list(answers.values()))
     same = [found for key in shared if (found := same_answer(answers[key], others[key])) is not None]
     seconds = sum(result.seconds for result in pure or ())
-    good = goodput_of(list(everything.values()), seconds, measured.targets) if measured.targets else None
     return Figures(
         system=own[0].system,
         level=own[0].level,
@@ -101,10 +101,13 @@ def _of_set(measured: Measured, own: Sequence[TurnResult], base: Sequence[TurnRe
         latencies=latencies_of(list(answers.values())),
         user_rate=_rate(answers, draws),
         total_rate=None if pure is None else _total_rate(pure, draws),
-        goodput=good[0] if good and pure is not None else None,
-        met=good[1] if good else None,
+        goodput=goodput_of(everything.values(), seconds, measured.targets)
+        if measured.targets and pure is not None
+        else None,
+        met=_met(measured, group, everything),
         acceptance_length=_acceptance_length(answers, draws),
-        hit_rate=_hit_rate(answers, draws),
+        hit_rate=_share(_by_ask(answers, draws, "accepted", "verified")),
+        slot_acceptance=_slot_acceptance(answers, draws),
         drafting=counters,
         speedup=_speedup(measured, group, answers, others, shared, whole=False),
         speedup_e2e=_speedup(measured, group, answers, others, shared, whole=True),
@@ -123,11 +126,11 @@ def _of_set(measured: Measured, own: Sequence[TurnResult], base: Sequence[TurnRe
 def _of_all(
     measured: Measured, own: Sequence[TurnResult], base: Sequence[TurnResult], rows: Sequence[Figures]
 ) -> Figures:
-    everything = [answer for result in own for answer in result.answers]
-    answers = [answer for answer in everything if answer.error is None]
+    everything = {(answer.ask, answer.repeat): answer for result in own for answer in result.answers}
+    answered = {key: answer for key, answer in everything.items() if answer.error is None}
+    answers = list(answered.values())
     tokens = sum(answer.new_tokens for answer in answers)
     seconds = sum(result.seconds for result in own)
-    good = goodput_of(everything, seconds, measured.targets) if measured.targets else None
     places = [row.differs_at for row in rows if row.differs_at is not None]
     pair = [_rate_of_turns(side, measured.seed) for side in _matched(own, base)]
     plain: dict[str, int] = {}
@@ -144,10 +147,11 @@ def _of_all(
         latencies=latencies_of(answers),
         user_rate=mean_of([row.user_rate for row in rows]),
         total_rate=_rate_of_turns(own, measured.seed),
-        goodput=good[0] if good else None,
-        met=good[1] if good else None,
+        goodput=goodput_of(everything.values(), seconds, measured.targets) if measured.targets else None,
+        met=_met(measured, ALL, everything),
         acceptance_length=mean_of([row.acceptance_length for row in rows]),
         hit_rate=mean_of([row.hit_rate for row in rows]),
+        slot_acceptance=_slot_acceptance(answered, _draws(measured, ALL, answered)),
         drafting=drafting_sum(answers),
         speedup=mean_of([row.speedup for row in rows]),
         speedup_e2e=mean_of([row.speedup_e2e for row in rows]),
@@ -156,7 +160,7 @@ def _of_all(
         compared=_sum(row.compared for row in rows),
         differs_at=min(places, default=None),
         plain_cycles=plain,
-        errors=errors_of(everything),
+        errors=errors_of(everything.values()),
         **_costs(measured, own, len(answers), tokens),
         peak_memory=peak_of(own, "peak"),
         gpu_peak_memory=peak_of(own, "gpu_peak"),
@@ -234,9 +238,30 @@ def _acceptance_length(answers: Mapping[Key, Answer], draws: Draws) -> Estimate 
     return None if found is None else found.within(1.0, most)
 
 
-def _hit_rate(answers: Mapping[Key, Answer], draws: Draws) -> Estimate | None:
-    found = _by_ask(answers, draws, "accepted", "verified")
+def _share(found: Estimate | None) -> Estimate | None:
     return None if found is None else found.within(0.0, 1.0)
+
+
+def _met(measured: Measured, group: str, everything: Mapping[Key, Answer]) -> Estimate | None:
+    """The share of good requests among all, failed ones included."""
+    if not measured.targets:
+        return None
+    draws = _draws(measured, group, everything)
+    return _share(_columns(everything, draws, lambda a: float(is_good(a, measured.targets)), lambda a: 1.0))
+
+
+def _slot_acceptance(answers: Mapping[Key, Answer], draws: Draws) -> list[Estimate | None]:
+    """By depth: accepted over verified, of requests that tell it."""
+    told = {key: answer for key, answer in answers.items() if answer.drafting is not None}
+
+    def at(slot: int) -> Estimate | None:
+        def counted(name: str) -> Callable[[Answer], float]:
+            return lambda a: float(sum(getattr(a.drafting, name)[slot : slot + 1]))
+
+        return _share(_columns(told, draws, counted("slot_accepted"), counted("slot_verified")))
+
+    counters = drafting_sum(list(told.values()))
+    return [] if counters is None else [at(slot) for slot in range(len(counters.slot_verified))]
 
 
 def _by_ask(answers: Mapping[Key, Answer], draws: Draws, top: str, bottom: str) -> Estimate | None:

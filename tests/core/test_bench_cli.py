@@ -76,13 +76,14 @@ def test_everything_that_was_asked_for_is_in_the_json(capsys, servers):
     assert set(fast["latencies"]) == {"ttft", "tpot", "e2e"}
     assert all(set(quantiles) == {"p50", "p95", "p99"} for quantiles in fast["latencies"].values())
     assert (fast["identical"], fast["compared"]) == (6, 6)
-    assert fast["met"] == 1.0
+    assert fast["met"]["value"] == 1.0
     assert fast["goodput"] > 0
     assert fast["cost_million"] > 0
     assert fast["joules"] is None or fast["joules"] > 0
     assert fast["acceptance_length"]["value"] == pytest.approx(7 / 3)
     assert fast["hit_rate"]["value"] == pytest.approx(4 / 9)
-    assert fast["slot_acceptance"] == pytest.approx([2 / 3, 1 / 2, 1.0])
+    assert [one["value"] for one in fast["slot_acceptance"]] == pytest.approx([2 / 3, 1 / 2, 1.0])
+    assert all(one["low"] <= one["value"] <= one["high"] for one in fast["slot_acceptance"])
     assert fast["cycles_by_acceptance_length"] == [0, 6, 6, 0, 6]
     assert figures(data, "slow")["acceptance_length"] is None
     assert data["environment"]["packages"]["dflash-core"]

@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from bench_samples import answer, turn
 
 from dflash_core.bench.answer import Answer, Drafting, drafting_from_histogram, drafting_of
 from dflash_core.bench.figures import ALL, latencies_of, same_answer
-from dflash_core.bench.report.tables import reasons
+from dflash_core.bench.report.charts import acceptance_by_slot
+from dflash_core.bench.report.tables import drafts, reasons, resources, slots
 from dflash_core.bench.statistics import draw_weights, mean_of, percentile, quotient, ratio_of_sums
 from dflash_core.bench.summary import Measured, summarise
 from dflash_core.bench.targets import parse_target, parse_targets
@@ -221,7 +223,8 @@ def test_goodput_counts_what_met_every_target_and_failures_as_bad():
         summarise(measured([turn("plain", 0, answers, seconds=4.0)], targets=parse_targets(["ttft <= 0.5"]))),
         "plain",
     )
-    assert row.met == pytest.approx(1 / 3)
+    assert row.met.value == pytest.approx(1 / 3)
+    assert 0 <= row.met.low < row.met.value < row.met.high <= 1
     assert row.goodput == pytest.approx(0.25)
 
 
@@ -300,6 +303,31 @@ def test_intervals_of_a_few_requests_stay_where_such_figures_can_lie():
     [row, _] = summarise(measured([turn("fast", i, [one]) for i, one in enumerate(untold)]))
     assert row.acceptance_length.low == 1.0
     assert row.acceptance_length.high > 4.0  # nothing says how long its blocks are
+
+
+def test_rates_of_drafts_and_good_requests_are_shown_with_their_intervals():
+    answers = [drafted(f"{group}/{i}", [2, 1, 1], 9, i) for group in ("a", "b") for i in range(1, 4)]
+    answers[0] = replace(answers[0], drafting=replace(answers[0].drafting, slot_accepted=(0, 0, 0)))
+    targets = parse_targets(["ttft <= 0.05"])
+    answers[1] = replace(answers[1], deliveries=((0.01, 8),))
+    results = [turn("fast", i, [one]) for i, one in enumerate(answers)]
+    rows = summarise(measured(results, targets=targets))
+    [whole] = [row for row in rows if row.group == ALL]
+    first = whole.slot_acceptance[0]
+    assert (first.value, whole.met.value) == (pytest.approx(5 / 18), pytest.approx(1 / 6))
+    assert 0 <= first.low < first.value < first.high <= 1
+    options = {"latency_targets": ["ttft <= 0.05"]}
+    shown = {
+        column: cell
+        for table in (drafts([whole]), slots([whole]), resources([whole], SimpleNamespace(options=options)))
+        for column, cell in zip(table.columns, table.rows[0], strict=True)
+    }
+    for column, figure in (("hit rate", whole.hit_rate), ("slot 1", first)):
+        assert shown[column] == f"{figure.value:.2f} ({figure.low:.2f} to {figure.high:.2f})"
+    assert shown["good share"] == f"17% ({whole.met.low:.0%} to {whole.met.high:.0%})"
+    chart = acceptance_by_slot(rows, ["fast"])
+    assert f"fast, slot 1: 27.8% ({first.low:.1%} to {first.high:.1%})" in chart
+    assert chart.count("whisker") == 1  # hardly a cycle came to the others
 
 
 def test_figures_are_json():

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from dflash_core.bench.figures import ALL, Figures
 from dflash_core.bench.report.axes import BOTTOM, TOP, Axes, colour, nice_ticks, words
+from dflash_core.bench.statistics import Estimate
 
 ROW = 22
 """Pixels of a line of the chart of speed-ups."""
@@ -16,6 +17,8 @@ FEWEST = 10
 DEEPEST = 32
 """Slots and acceptance lengths beyond are left out of the charts; the tables have them all."""
 
+ASIDE = 0.07
+"""Slots between two systems' points of one slot."""
 
 AT_ONCE = "at once"
 
@@ -99,12 +102,12 @@ def speedups(rows: Sequence[Figures], systems: Sequence[str], baseline: str | No
 
 def acceptance_by_slot(rows: Sequence[Figures], systems: Sequence[str]) -> str | None:
     """How often a slot is accepted when everything before it was, at the first level."""
-    curves: dict[str, list[tuple[float, float]]] = {}
+    curves: dict[str, list[tuple[int, Estimate]]] = {}
     for system, row in _first_level(rows, systems).items():
         reached = () if row.drafting is None else row.drafting.slot_verified
         pairs = zip(range(1, DEEPEST + 1), row.slot_acceptance, reached, strict=False)
         fewest = min(FEWEST, max(reached, default=0))
-        curve = [(float(slot), rate) for slot, rate, count in pairs if rate is not None and count >= fewest]
+        curve = [(slot, rate) for slot, rate, count in pairs if rate is not None and count >= fewest]
         if curve:
             curves[system] = curve
     if not curves:
@@ -112,16 +115,22 @@ def acceptance_by_slot(rows: Sequence[Figures], systems: Sequence[str]) -> str |
     deepest = max(slot for curve in curves.values() for slot, _ in curve)
     axes = Axes((0.5, deepest + 0.5), (0.0, 1.0), "acceptance by slot")
     axes.ticks_x(
-        [(float(s), str(s)) for s in range(1, int(deepest) + 1)], "slot of the block, the anchor left out"
+        [(float(s), str(s)) for s in range(1, deepest + 1)], "slot of the block, the anchor left out"
     )
     axes.ticks_y(
         [(share / 5, f"{share * 20} %") for share in range(6)], "accepted, of those that were reached"
     )
-    for system, curve in curves.items():
+    for place, (system, curve) in enumerate(curves.items()):
         shade = colour(systems.index(system))
-        axes.path(curve, shade)
+        aside = (place - (len(curves) - 1) / 2) * ASIDE  # so that no interval hides another
+        axes.path([(slot + aside, rate.value) for slot, rate in curve], shade)
         for slot, rate in curve:
-            axes.dot(slot, rate, shade, f"{system}, slot {slot:.0f}: {rate:.1%}")
+            hint = f"{system}, slot {slot}: {rate.value:.1%}"
+            if rate.low is not None and rate.high is not None:
+                x = axes.at_x(slot + aside)
+                axes.line(x, axes.at_y(rate.low), x, axes.at_y(rate.high), "whisker", shade)
+                hint += f" ({rate.low:.1%} to {rate.high:.1%})"
+            axes.dot(slot + aside, rate.value, shade, hint)
     return axes.svg()
 
 

@@ -53,8 +53,8 @@ CAPTIONS = {
     "Speed-up": "Time per output token of the baseline over the system's, the same requests; 95 % intervals.",
     FRONTIER: "Up and to the right is better. A point is a level; its number says how many "
     "requests ran at once or, as 2/s, arrived a second.",
-    "Acceptance by slot": "How often a draft is kept when all before it were. Slots that hardly any cycle "
-    "reached are left out.",
+    "Acceptance by slot": "How often a draft is kept when all before it were; 95 % intervals. Slots that "
+    "hardly any cycle reached are left out.",
     "Acceptance lengths": "How many tokens a cycle gives. More than one is what drafting gains.",
 }
 

@@ -39,6 +39,8 @@ def tables(outcome: Outcome) -> list[Table]:
     found.append(latencies(rows))
     if any(row.drafting is not None for row in rows):
         found.append(drafts([row for row in rows if row.drafting is not None]))
+    if any(row.slot_acceptance for row in rows):
+        found.append(slots([row for row in rows if row.slot_acceptance]))
     found.append(resources([row for row in outcome.rows if row.group == ALL], outcome))
     if outcome.checks:
         found.append(claims(outcome))
@@ -106,15 +108,31 @@ def latencies(rows: Sequence[Figures]) -> Table:
 def drafts(rows: Sequence[Figures]) -> Table:
     """How drafts fared."""
     return Table(
-        "Drafts",
-        ("level", "system", "set", "acceptance length", "hit rate", "acceptance by slot", "without a draft"),
+        "Drafts, with 95 % intervals",
+        ("level", "system", "set", "acceptance length", "hit rate", "without a draft"),
         tuple(
             (
                 *_name(row),
                 interval(row.acceptance_length),
-                None if row.hit_rate is None else f"{row.hit_rate.value:.2f}",
-                " ".join("-" if rate is None else f"{rate:.2f}" for rate in row.slot_acceptance) or None,
+                interval(row.hit_rate),
                 plain_share(row),
+            )
+            for row in rows
+        ),
+    )
+
+
+def slots(rows: Sequence[Figures]) -> Table:
+    """How often a slot was accepted when all before it were; slot 1 is the first draft."""
+    deepest = max(len(row.slot_acceptance) for row in rows)
+    return Table(
+        "Drafts: acceptance by slot, of those reached, with 95 % intervals",
+        ("level", "system", "set", *(f"slot {slot + 1}" for slot in range(deepest))),
+        tuple(
+            (
+                *_name(row),
+                *(interval(rate) for rate in row.slot_acceptance),
+                *(None,) * (deepest - len(row.slot_acceptance)),
             )
             for row in rows
         ),
@@ -127,7 +145,7 @@ def resources(rows: Sequence[Figures], outcome: Outcome) -> Table:
     if outcome.options.get("latency_targets"):
         columns += [
             ("good requests/s", lambda row: None if row.goodput is None else f"{row.goodput:.3g}"),
-            ("good share", lambda row: None if row.met is None else f"{row.met:.0%}"),
+            ("good share", lambda row: interval(row.met, ".0%")),
         ]
     columns.append(("peak memory", lambda row: gigabytes(row.peak_memory)))
     if any(row.gpu_peak_memory is not None for row in rows):
@@ -186,14 +204,15 @@ def agreements(outcome: Outcome) -> Table:
     )
 
 
-def interval(estimate: Estimate | None) -> str | None:
+def interval(estimate: Estimate | None, form: str = ".2f") -> str | None:
     """E.g. "1.52 (1.44 to 1.61)"; without what cannot be said of a single request."""
-    return None if estimate is None else span(estimate.value, estimate.low, estimate.high)
+    return None if estimate is None else span(estimate.value, estimate.low, estimate.high, form)
 
 
-def span(value: float, low: float | None, high: float | None) -> str:
+def span(value: float, low: float | None, high: float | None, form: str = ".2f") -> str:
     """A value and the ends of its interval."""
-    return f"{value:.2f}" if low is None or high is None else f"{value:.2f} ({low:.2f} to {high:.2f})"
+    ends = "" if low is None or high is None else f" ({low:{form}} to {high:{form}})"
+    return f"{value:{form}}{ends}"
 
 
 def identical(row: Figures) -> str | None:
