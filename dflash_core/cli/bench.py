@@ -100,7 +100,8 @@ def bench_command(
     - `dflash-core bench --demo-pair --resume` goes on after an interruption
 
     Systems take turns request by request, so that a machine that drifts favours none. Intervals are of a
-    bootstrap over requests and hold 95 %. Speed-up is of the time per token after the first delivery. Exit
+    bootstrap over requests and hold 95 %. Speed-up is of the time per token after the first delivery. Memory
+    is that of this process; that of an endpoint is not reported, its server has processes of its own. Exit
     codes: 0, 1 for a claim that does not hold, 2 for what you can mend, such as a system that answered
     nothing, 130 for an interruption.
     """
