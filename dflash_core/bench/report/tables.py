@@ -82,7 +82,7 @@ def speed(rows: Sequence[Figures], baseline: str | None) -> Table:
 def failures(rows: Sequence[Figures]) -> Table:
     """Why requests failed, by level and system."""
     return Table(
-        "Failed requests, which are in no other figure",
+        "Failed requests, by reason",
         ("level", "system", "requests", "reason"),
         tuple((row.level, row.system, count, reason) for row in rows for reason, count in reasons(row)),
     )
