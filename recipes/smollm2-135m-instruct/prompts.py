@@ -74,7 +74,11 @@ def other_numbers(text: str, draw: random.Random) -> str:
 
 
 def code(draw: random.Random) -> Iterator[str]:
-    """Signatures with docstrings from the standard library and the packages that are installed here."""
+    """Signatures with docstrings from the folder of the standard library, and from the packages below it.
+
+    So they depend on the version of Python, and on what is installed into it rather than into an environment.
+    Python 3.11 gave the shipped draft's: 5,999, of which 1,123 are in its standard library.
+    """
     files = [*Path(sysconfig.get_path("stdlib")).rglob("*.py")]
     functions = sorted({text for path in files for text in headers(path)})
     draw.shuffle(functions)
