@@ -81,7 +81,7 @@ class AnswerStore:
     """
 
     def __init__(self, folder: Path, made_by: Mapping[str, Any]) -> None:
-        """Open or begin a store.
+        """Open a store, which the first answer or prompt left out begins.
 
         Args:
             made_by: what decides the answers (target, sampling, ...); the same for the whole store.
@@ -91,28 +91,44 @@ class AnswerStore:
                 be written to.
         """
         self.folder = folder
-        header = {"format": FORMAT, **made_by}
-        path = folder / HEADER
-        if path.exists():
-            known = read_header(folder)
-            different = sorted(name for name in {*known, *header} if known.get(name) != header.get(name))
-            if different:
-                name = different[0]
-                raise DFlashError(
-                    f"{path} was begun with {name} = {known.get(name)!r}, not {header.get(name)!r}. "
-                    "Go on with the same settings, or begin another folder."
-                )
-            return
-        if shards(folder):
-            raise DFlashError(
-                f"{folder} has shards and no {HEADER}, so nobody knows how they were made. "
-                "Begin another folder."
-            )
+        self._header = {"format": FORMAT, **made_by}
+        self._check()
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            write_whole(path, json.dumps(header, indent=1).encode())
         except OSError as error:
             raise DFlashError(f"{folder} cannot be written to: {error.strerror}.") from None
+
+    def _check(self) -> bool:
+        """Whether the header is there. One that nothing was begun with yet may still be another's.
+
+        Raises:
+            DFlashError: what the store holds was made with other settings, or nobody knows how.
+        """
+        path, complete = self.folder / HEADER, shards(self.folder)
+        if not path.exists():
+            if complete:
+                raise DFlashError(
+                    f"{self.folder} has shards and no {HEADER}, so nobody knows how they were made. "
+                    "Begin another folder."
+                )
+            return False
+        known, wanted = read_header(self.folder), self._header
+        different = sorted(name for name in {*known, *wanted} if known.get(name) != wanted.get(name))
+        if different and (complete or (self.folder / LEFT_OUT).exists()):
+            name = different[0]
+            raise DFlashError(
+                f"{path} was begun with {name} = {known.get(name)!r}, not {wanted.get(name)!r}. "
+                "Go on with the same settings, or begin another folder."
+            )
+        return not different
+
+    def _begin(self) -> None:
+        """Write the header, just before there is something that it is about.
+
+        A command that fails earlier, at its target say, may then be given again with other settings.
+        """
+        if not self._check():
+            write_whole(self.folder / HEADER, json.dumps(self._header, indent=1).encode())
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -170,6 +186,7 @@ class AnswerStore:
         shard = self._shard(self.next_shard())
         lines = "".join(json.dumps(dict(answer.record)) + "\n" for answer in answers)
         try:
+            self._begin()
             write_whole(shard.with_suffix(".jsonl"), lines.encode())
             write_whole(shard, save(data))
         except OSError as error:
@@ -186,6 +203,7 @@ class AnswerStore:
         path = self.folder / LEFT_OUT
         lines = "".join(json.dumps({"id": id, "reason": why}) + "\n" for id, why in reasons.items())
         try:
+            self._begin()
             before = path.read_bytes() if path.exists() else b""
             write_whole(path, before + lines.encode())
         except OSError as error:
