@@ -159,7 +159,7 @@ def template_variables(given: Sequence[str]) -> dict[str, object]:
             raise SettingsError(f"--template is {pair!r}; it must be name=value, e.g. enable_thinking=false.")
         try:
             variables[name] = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             variables[name] = value
     return variables
 

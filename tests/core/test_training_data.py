@@ -28,6 +28,7 @@ SHARE = {
         {"from": "gpt", "value": "four"},
     ],
 }
+DEEP = b"[" * 100_000
 PARTS = {"messages": [{"role": "user", "content": [{"type": "text", "text": "in parts"}]}]}
 
 
@@ -73,6 +74,13 @@ def test_the_same_prompt_in_other_white_space_counts_once_whatever_file_it_is_in
         (b'{"prompt": "  "}\n', "there is nothing to answer"),
         (b'{"conversations": [{"from": "gpt", "value": "a"}]}\n', "there is nothing to answer"),
         (b"\xff\xfe\x00", "it is not UTF-8 text"),
+        (b'{"prompt": ' + DEEP, "line 1 is nested too deeply to be read"),
+        (DEEP, "begins like a JSON list and is nested too deeply"),
+        (
+            b'{"prompt": "bad \\ud800 x"}\n',
+            "line 1: the character at 4 of a text is half of a surrogate pair",
+        ),
+        (b'{"prompt": [{"text": [{"text": "a"}]}]}\n', "line 1 is no prompt"),
         (b"", "There are no prompts in"),
     ],
 )
@@ -88,9 +96,19 @@ def test_what_is_wrong_with_a_file_is_one_sentence_that_names_it(tmp_path, conte
 
 def test_malformed_entries_can_be_counted_instead(tmp_path):
     path = tmp_path / "prompts.jsonl"
-    path.write_text('{"prompt": "a"}\nnonsense\n{"prompt": ""}\n{"prompt": "b"}\n')
+    deep = '{"prompt": ' + DEEP.decode()
+    path.write_text(
+        f'{{"prompt": "a"}}\nnonsense\n{{"prompt": ""}}\n{deep}\n{{"prompt": "\\ud800"}}\n{{"prompt": "b"}}\n'
+    )
     gathered = gather_prompts([path], lenient=True)
-    assert ([p.text for p in gathered.prompts], gathered.malformed) == (["a", "b"], 2)
+    assert ([p.text for p in gathered.prompts], gathered.malformed) == (["a", "b"], 4)
+
+
+def test_where_a_prompt_came_from_is_a_word_or_the_files_name(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    nested = "[" * 900 + "]" * 900
+    path.write_text(f'{{"prompt": "a", "source": {nested}}}\n{{"prompt": "b", "source": 7}}\n')
+    assert [p.source for p in read_prompts([path])] == ["prompts.jsonl", "7"]
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):

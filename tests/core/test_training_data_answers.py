@@ -12,6 +12,7 @@ from tiny_folder import tiny_folder, write_prompts
 
 import dflash_core
 from dflash_core.cli import main
+from dflash_core.cli.data import template_variables
 from dflash_core.errors import RequestError
 from dflash_core.training.data import AnswerStore, answer_prompts, read_prompts
 from dflash_core.training.data.answering import TOO_LONG, TOO_SHORT, AnswerOptions, Collector
@@ -275,6 +276,11 @@ def test_what_cannot_be_meant_is_one_sentence(tmp_path, folder, capsys, more, na
     err = capsys.readouterr().err
     assert named in err
     assert len(err.strip().splitlines()) == 1
+
+
+def test_a_template_variable_that_is_no_json_is_a_string():
+    deep = "[" * 100_000
+    assert template_variables(["a=1", "b=on", f"c={deep}"]) == {"a": 1, "b": "on", "c": deep}
 
 
 def test_template_variables_decide_the_answers_so_they_are_kept_with_them(tmp_path, folder, capsys):

@@ -206,6 +206,8 @@ def test_a_server_that_takes_too_long_is_given_up(ask, server):
         ((401, {"error": {"message": "no key"}}, {}), r"answered 401: no key\. Name a variable with the key"),
         ((404, {"detail": "Not Found"}, {}), r"answered 404: Not Found\. The address usually ends in /v1"),
         ((200, b"<html>", {}), "is not JSON: <html>"),
+        ((200, b"[" * 100_000, {}), r"is not JSON: \[\[\["),
+        ((404, b"[" * 100_000, {}), "answered 404"),
         ((200, {"object": "list"}, {}), "no chat completion"),
         ((200, {"choices": []}, {}), "no chat completion"),
         ((200, [1], {}), "no chat completion"),

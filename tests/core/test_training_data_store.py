@@ -39,6 +39,7 @@ def test_other_settings_are_not_mixed_into_a_folder(tmp_path):
     [
         ("dataset.json", b"{", "dataset.json is damaged"),
         ("dataset.json", b"[]", "dataset.json is damaged"),
+        ("dataset.json", b"[" * 100_000, "dataset.json is damaged"),
         ("dataset.json", b"\xff\xff", "dataset.json is damaged"),
         ("dataset.json", None, "has shards and no dataset.json"),
         ("shard-00000.jsonl", None, "shard-00000.jsonl cannot be read"),
@@ -47,6 +48,8 @@ def test_other_settings_are_not_mixed_into_a_folder(tmp_path):
         ("shard-00000.safetensors", b"nonsense", "shard-00000.safetensors is damaged"),
         ("shard-00000.safetensors", b"", "shard-00000.safetensors is damaged"),
         ("left-out.jsonl", b"nonsense", "left-out.jsonl is damaged"),
+        ("left-out.jsonl", b"[" * 100_000, "left-out.jsonl is damaged"),
+        ("shard-00000.jsonl", b"[" * 100_000, "shard-00000.jsonl is damaged"),
     ],
 )
 def test_a_damaged_file_is_one_sentence_that_names_it(tmp_path, name, content, named):

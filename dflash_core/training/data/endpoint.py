@@ -128,7 +128,7 @@ class Endpoint:
             body = response.read()
         try:
             return json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise EndpointError(
                 f"{self.url}{path} answered something that is not JSON: {_few(body)}."
             ) from None
@@ -191,7 +191,7 @@ def _asked_wait(error: urllib.error.HTTPError) -> float | None:
 def _words(error: urllib.error.HTTPError) -> str:
     try:
         body: object = json.loads(error.read())
-    except (ValueError, OSError, http.client.HTTPException):
+    except (ValueError, RecursionError, OSError, http.client.HTTPException):
         return error.reason or "no reason"
     while isinstance(body, Mapping):
         body = body.get("error", body.get("message", body.get("detail", "no reason")))

@@ -23,6 +23,8 @@ SHAPES = (
     '{"conversations": [{"from": "human", "value": "..."}]} or {"prompt": "..."}'
 )
 
+NESTED = "is nested too deeply to be read"
+
 
 class MalformedPromptError(DFlashError):
     """An entry of a file that is no prompt; the message names the file and the line."""
@@ -91,6 +93,8 @@ def _list(path: Path, text: str) -> list[Any]:
         records = json.loads(text)
     except ValueError as error:
         raise DFlashError(f"{path} begins like a JSON list and is not one: {error}.") from None
+    except RecursionError:
+        raise DFlashError(f"{path} begins like a JSON list and {NESTED}. Expected is {SHAPES}.") from None
     return list(records)
 
 
@@ -99,6 +103,8 @@ def _of_line(line: str, path: Path, number: int) -> Prompt | MalformedPromptErro
         record = json.loads(line)
     except ValueError as error:
         return MalformedPromptError(f"{path}, line {number} is not JSON: {error}. Expected is {SHAPES}.")
+    except RecursionError:
+        return MalformedPromptError(f"{path}, line {number} {NESTED}. Expected is {SHAPES}.")
     return _prompt(record, path, f"line {number}")
 
 
@@ -118,7 +124,8 @@ def _prompt(record: object, path: Path, where: str) -> Prompt | MalformedPromptE
             f"{path}, {where}: there is nothing to answer; a user's message must be last."
         )
     source = record.get("source") if isinstance(record, Mapping) else None
-    return Prompt(tuple(messages), str(source or path.name))
+    named = isinstance(source, str | int | float) and source
+    return Prompt(tuple(messages), str(named or path.name))
 
 
 def _messages(record: Any) -> list[Message]:
@@ -137,8 +144,16 @@ def _message(turn: Mapping[str, Any]) -> Message:
 
 def _text(content: Any) -> str:
     """A string, or the text parts of a list of parts."""
-    if isinstance(content, list):
-        return "".join(_text(part["text"]) for part in content)
-    if not isinstance(content, str):
+    parts = [part["text"] for part in content] if isinstance(content, list) else [content]
+    if not all(isinstance(part, str) for part in parts):
         raise TypeError
-    return content
+    text = "".join(parts)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        # Such a string is JSON, but no tokenizer takes it.
+        raise ValueError(
+            f"the character at {error.start} of a text is half of a surrogate pair; "
+            "write the whole pair, or leave it out."
+        ) from None
+    return text

@@ -242,7 +242,7 @@ def read_header(folder: Path) -> dict[str, Any]:
         header = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DFlashError(f"{path} cannot be read: {error.strerror}.") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict):
         raise DFlashError(
@@ -305,7 +305,7 @@ def records(shard: Path) -> Iterator[dict[str, Any]]:
         raise DFlashError(
             f"{path} cannot be read: {error.strerror}. Delete {shard.name} to have it made again."
         ) from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise DFlashError(f"{path} is damaged. Delete {shard.name} to have it made again.") from None
 
 
@@ -323,7 +323,7 @@ def left_out(folder: Path) -> dict[str, str]:
         return {str(entry["id"]): str(entry["reason"]) for entry in entries}
     except OSError as error:
         raise DFlashError(f"{path} cannot be read: {error.strerror}.") from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise DFlashError(f"{path} is damaged. Delete it; its prompts are then tried once more.") from None
 
 
