@@ -120,6 +120,8 @@ def data_command(
         screened = screen(gathered.prompts, keep_out or ())
         for name, reason in screened.not_compared.items():
             output.note(f"Warning: the prompts were not compared with {name}. {reason}")
+        kept = [prompt.id for prompt in screened.prompts]
+        store.note_compared(kept, screened.overlaps, screened.not_compared)
         prompts = screened.prompts if limit is None else choose(screened.prompts, limit, chosen.seed)
         with progress_of(as_json) as report:
             done = _answer(where, resolved, prompts, store, options, report, interrupt)

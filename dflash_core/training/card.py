@@ -1,16 +1,18 @@
 """The model card of a trained draft: what it learnt from, how, and how well it did."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from dflash_core.bench.prompts import SETS
 from dflash_core.spec import DraftSpec
 from dflash_core.training.batches import Corpus
 from dflash_core.training.options import TrainOptions
 from dflash_core.training.run import Progress
 
 NAME = "README.md"
+TITLES = {"humaneval": "HumanEval", "gsm8k": "GSM8K", "mtbench": "MT-bench"}
 
 
 def model_card(
@@ -25,7 +27,7 @@ def model_card(
 
     Args:
         target: what it drafts for.
-        made: the header of the answers: how they were made.
+        made: the header of the answers: how they were made, and what their prompts were `compared` with.
         lines: the log of the run.
     """
     answers = len(corpus.training) + len(corpus.held_out)
@@ -34,14 +36,13 @@ def model_card(
     taps = ", ".join(map(str, spec.taps))
     parts = [
         f"# DFlash draft for {target}",
-        f"{spec.num_layers} layers, taps {taps} of {spec.num_target_layers}, block size {spec.block_size}, "
-        f"mask token {spec.mask_token_id}{_heads(spec)}. Trained by `dflash-core train`. It only guesses: "
-        "the output is the target's own, whatever the draft says.",
+        f"{_count(spec.num_layers, 'layer')}, taps {taps} of {spec.num_target_layers}, "
+        f"block size {spec.block_size}, mask token {spec.mask_token_id}{_heads(spec)}. Trained by "
+        "`dflash-core train`. It only guesses: the output is the target's own, whatever the draft says.",
         "## Data",
-        f"{answers:,} answers of the target itself, {learnt:,} tokens of them learnt, "
-        f"{len(corpus.held_out):,} answers held out. No question of HumanEval, GSM8K or MT-bench is among "
-        "the prompts.",
-        _table(made),
+        f"{_count(answers, 'answer')} of the target itself, {learnt:,} tokens of them learnt, "
+        f"{_count(len(corpus.held_out), 'answer')} held out. {_without(made.get('compared', ()))}",
+        _table({name: value for name, value in made.items() if name != "compared"}),
         "## Recipe",
         _table({**asdict(options), "start": "/".join(Path(options.start).parts[-2:])}),
         "## Figures",
@@ -62,6 +63,26 @@ def model_card(
             _table(rows),
         ]
     return "\n\n".join(parts) + "\n"
+
+
+def _without(compared: Collection[str]) -> str:
+    """Which sets' questions are not among the prompts, and of which sets that is not known."""
+    names = {name: TITLES.get(name, name) for name in SETS}
+    known = [title for name, title in names.items() if name in compared]
+    doubtful = [title for name, title in names.items() if name not in compared]
+    sentences = [f"No question of {_either(known)} is among the prompts."] if known else []
+    if doubtful:
+        sentences.append(f"Whether questions of {_either(doubtful)} are among the prompts is not known.")
+    return " ".join(sentences)
+
+
+def _either(names: Sequence[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _heads(spec: DraftSpec) -> str:

@@ -11,12 +11,13 @@ import pytest
 from tiny_folder import tiny_folder, write_prompts
 
 import dflash_core
+from dflash_core.bench import prompts as sets
 from dflash_core.cli import main
 from dflash_core.cli.data import template_variables
 from dflash_core.errors import RequestError
 from dflash_core.training.data import AnswerStore, answer_prompts, read_prompts
 from dflash_core.training.data.answering import TOO_LONG, TOO_SHORT, AnswerOptions, Collector
-from dflash_core.training.data.store import read_sequences, records, shards
+from dflash_core.training.data.store import read_header, read_sequences, records, shards
 
 OPTIONS = AnswerOptions(max_prompt_tokens=40, max_new_tokens=24, temperature=1.0, max_batch=8, shard=10)
 HEADER = {"target": "tiny"}
@@ -255,6 +256,23 @@ def test_the_command_says_what_it_left_out(tmp_path, folder, capsys):
     assert rows[f"in {held}, left out"] == "1"
     assert rows["left out: the prompt is too long"] == "1"
     assert rows["in humaneval, left out"] == "0"
+
+
+def test_what_prompts_could_not_be_compared_with_is_kept_until_it_is_made_good(
+    tmp_path, folder, capsys, monkeypatch
+):
+    write_prompts(tmp_path / "prompts.jsonl", ["What is two and two?", "Why is the sky blue?"])
+    with monkeypatch.context() as patch:
+        patch.setitem(sets.SETS, "gsm8k", sets.PromptSet("not-installed-at-all", "x.jsonl", str))
+        assert run_here(command(folder, tmp_path, "out")) == 0
+    assert "the prompts were not compared with gsm8k" in capsys.readouterr().err
+    assert read_header(tmp_path / "out")["compared"] == ["humaneval", "mtbench"]
+    write_prompts(tmp_path / "prompts.jsonl", ["What is two and two?"])
+    assert run_here(command(folder, tmp_path, "out")) == 0
+    assert read_header(tmp_path / "out")["compared"] == ["humaneval", "mtbench"]
+    write_prompts(tmp_path / "prompts.jsonl", ["What is two and two?", "Why is the sky blue?"])
+    assert run_here(command(folder, tmp_path, "out")) == 0
+    assert read_header(tmp_path / "out")["compared"] == ["gsm8k", "humaneval", "mtbench"]
 
 
 @pytest.mark.parametrize(

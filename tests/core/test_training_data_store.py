@@ -10,13 +10,40 @@ from safetensors.torch import load_file
 
 from dflash_core.errors import DFlashError
 from dflash_core.training.data.answering import TOO_LONG
-from dflash_core.training.data.store import Answer, AnswerStore, read_sequences, records
+from dflash_core.training.data.store import Answer, AnswerStore, read_header, read_sequences, records
 
 HEADER = {"target": "tiny"}
 
 
 def one_answer(id="a"):
     return Answer([1, 2], [3, 4, 5, 6], {"id": id, "source": "s"})
+
+
+def test_what_is_claimed_of_the_prompts_holds_for_those_of_all_answers(tmp_path):
+    store = AnswerStore(tmp_path / "data", HEADER)
+    store.note_compared(["a", "b"], {"gsm8k": 1}, {"mtbench": "not installed"})
+    store.add([one_answer("a")])
+    assert read_header(store.folder) == {"format": 1, **HEADER, "compared": ["gsm8k"]}
+    assert json.loads((store.folder / "compared.json").read_text()) == {
+        "compared": {"gsm8k": 1},
+        "not_compared": {"mtbench": "not installed"},
+    }
+    store.note_compared(["c"], {"gsm8k": 0, "mtbench": 0}, {})
+    assert read_header(store.folder)["compared"] == ["gsm8k"], "a was not compared with mtbench"
+    store.note_compared(["a", "c"], {"gsm8k": 0, "mtbench": 0}, {})
+    assert read_header(store.folder)["compared"] == ["gsm8k", "mtbench"]
+    AnswerStore(store.folder, HEADER).add([one_answer("c")])
+
+
+@pytest.mark.parametrize("content", [None, b"nonsense", b"[1]", b'{"compared": 1}'])
+def test_answers_without_a_record_of_what_they_were_compared_with_claim_nothing(tmp_path, content):
+    store = AnswerStore(tmp_path / "data", HEADER)
+    store.add([one_answer("a")])
+    if content is not None:
+        (store.folder / "compared.json").write_bytes(content)
+    assert read_header(store.folder)["compared"] == []
+    store.note_compared(["b"], {"gsm8k": 0}, {})
+    assert read_header(store.folder)["compared"] == []
 
 
 def read_all(folder):

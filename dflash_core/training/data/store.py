@@ -4,7 +4,7 @@ import fcntl
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from dflash_core.errors import DFlashError
 FORMAT = 1
 HEADER = "dataset.json"
 LEFT_OUT = "left-out.jsonl"
+COMPARED = "compared.json"
 LOCK = ".lock"
 
 
@@ -77,7 +78,8 @@ class AnswerStore:
     """A folder of `dataset.json` and, per shard, `shard-00000.safetensors` and `shard-00000.jsonl`.
 
     A shard counts once its safetensors file is there, which is the last thing to be written. Beside them
-    `left-out.jsonl` lists the prompts that were tried and get no answer, each with its reason.
+    `left-out.jsonl` lists the prompts that were tried and get no answer, each with its reason, and
+    `compared.json` says which sets of questions the prompts of all answers were compared with.
     """
 
     def __init__(self, folder: Path, made_by: Mapping[str, Any]) -> None:
@@ -112,7 +114,7 @@ class AnswerStore:
                     "Begin another folder."
                 )
             return False
-        known, wanted = read_header(self.folder), self._header
+        known, wanted = _begun_with(self.folder), self._header
         different = sorted(name for name in {*known, *wanted} if known.get(name) != wanted.get(name))
         if different and (complete or (self.folder / LEFT_OUT).exists()):
             name = different[0]
@@ -211,6 +213,32 @@ class AnswerStore:
                 f"{path} cannot be written: {error.strerror}. Earlier shards are safe."
             ) from None
 
+    def note_compared(
+        self, prompts: Collection[str], overlaps: Mapping[str, int], missing: Mapping[str, str]
+    ) -> None:
+        """Keep what a run's prompts were compared with, as far as it holds for the prompts of all answers.
+
+        An answer is to one of these prompts, or to one of an earlier run. Where none is to another, what an
+        earlier run could not compare is made good.
+
+        Args:
+            prompts: ids of those that repeat no question.
+            overlaps: how many others there were, by set.
+            missing: sets that could not be read, and why.
+
+        Raises:
+            DFlashError: it cannot be written.
+        """
+        path = self.folder / COMPARED
+        earlier = overlaps if self.done() <= set(prompts) else _compared(self.folder)
+        both = {name: count for name, count in overlaps.items() if name in earlier}
+        try:
+            write_whole(
+                path, json.dumps({"compared": both, "not_compared": dict(missing)}, indent=1).encode()
+            )
+        except OSError as error:
+            raise DFlashError(f"{path} cannot be written: {error.strerror}.") from None
+
     def contents(self) -> Contents:
         """Counts of everything, from the shards' own tensors.
 
@@ -232,11 +260,24 @@ class AnswerStore:
 
 
 def read_header(folder: Path) -> dict[str, Any]:
-    """What a store was begun with.
+    """How the answers of a store were made: what it was begun with, and beside it as `compared` the sets of
+    questions that the prompts of all of them were compared with, so that they repeat none.
 
     Raises:
         DFlashError: there is no header, or it is damaged.
     """
+    return {**_begun_with(folder), "compared": sorted(_compared(folder))}
+
+
+def _compared(folder: Path) -> Collection[str]:
+    """Sets by the record, which claims nothing where it is damaged, or older answers have none."""
+    try:
+        return set(json.loads((folder / COMPARED).read_text(encoding="utf-8"))["compared"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return set()
+
+
+def _begun_with(folder: Path) -> dict[str, Any]:
     path = folder / HEADER
     try:
         header = json.loads(path.read_text(encoding="utf-8"))
