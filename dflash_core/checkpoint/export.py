@@ -27,7 +27,7 @@ from dflash_core.checkpoint.save import check_free, get_dialect, save_checkpoint
 from dflash_core.checkpoint.targets import JSON_LIMIT as TARGET_LIMIT
 from dflash_core.checkpoint.targets import read_target
 from dflash_core.checkpoint.validate import validate_checkpoint
-from dflash_core.checkpoint.weights import FLOATS, find_weights, read_header, read_tensors
+from dflash_core.checkpoint.weights import FLOATS, find_weights, read_header, read_tensors, write_tensors
 from dflash_core.errors import CheckpointError
 from dflash_core.spec import ConfidenceSpec, DraftSpec, ProtocolSpec
 
@@ -172,16 +172,13 @@ def save_head(head: Head, folder: str | os.PathLike[str]) -> Path:
     Raises:
         CheckpointError: the folder cannot be written.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
     place = Path(folder)
     try:
         place.mkdir(parents=True, exist_ok=True)
         described = json.dumps({CONFIDENCE_SECTION: write_confidence(head.spec)}, indent=2, allow_nan=False)
-        save_file({name: one.contiguous() for name, one in head.tensors.items()}, place / HEAD_WEIGHTS)
+        write_tensors({name: one.contiguous() for name, one in head.tensors.items()}, place / HEAD_WEIGHTS)
         (place / HEAD_JSON).write_text(described + "\n", encoding="utf-8")
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         raise CheckpointError(f"{place} cannot be written: {error}.") from None
     return place
 

@@ -17,7 +17,7 @@ from dflash_core.checkpoint.files import CONFIG, INDEX, WEIGHTS
 from dflash_core.checkpoint.keys import nearest, show
 from dflash_core.checkpoint.load import Dialects, check_vocabulary, find_dialects
 from dflash_core.checkpoint.shapes import INTEGERS, tensor_shapes
-from dflash_core.checkpoint.weights import check_finite
+from dflash_core.checkpoint.weights import check_finite, write_tensors
 from dflash_core.errors import CheckpointError
 from dflash_core.spec import DraftSpec
 
@@ -68,9 +68,10 @@ def save_checkpoint(
     except OSError as error:
         raise CheckpointError(f"{destination} cannot be written ({error.strerror}).") from error
     try:
-        _write(temporary, config, disk, shard_bytes)
-        temporary.chmod(0o755)
-        _publish(temporary, destination)
+        folder = temporary / "new"
+        folder.mkdir()  # for whom the umask allows; the temporary one is for its owner alone
+        _write(folder, config, disk, shard_bytes)
+        _publish(folder, destination)
     except OSError as error:
         size = sum(tensor.nbytes for tensor in disk.values())
         raise CheckpointError(
@@ -164,9 +165,6 @@ def check_free(destination: Path, overwrite: bool) -> None:
 
 
 def _write(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor], shard_bytes: int) -> None:
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
     (folder / CONFIG).write_text(json.dumps(config, indent=2, allow_nan=False) + "\n", encoding="utf-8")
     shards = list(_shards(tensors, shard_bytes))
     placed: dict[str, str] = {}
@@ -174,10 +172,7 @@ def _write(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor
         file = WEIGHTS if len(shards) == 1 else f"model-{index:05d}-of-{len(shards):05d}.safetensors"
         placed |= dict.fromkeys(names, file)
         group = _separate({name: tensors[name] for name in names})
-        try:
-            save_file(group, folder / file, metadata={"format": "pt"})
-        except SafetensorError as error:
-            raise OSError(str(error)) from error
+        write_tensors(group, folder / file, {"format": "pt"})
     if len(shards) > 1:
         total = sum(tensor.nbytes for tensor in tensors.values())
         index_file = {"metadata": {"total_size": total}, "weight_map": dict(sorted(placed.items()))}

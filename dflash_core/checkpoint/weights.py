@@ -8,8 +8,10 @@ would change (or kill the process) when the file does.
 from __future__ import annotations
 
 import math
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dflash_core.checkpoint.files import (
@@ -202,6 +204,25 @@ def _read(stream: BinaryIO, entry: Entry, where: str) -> Tensor:
     if entry.dtype == "BOOL" and max(data) > 1:
         raise CheckpointError(f"{where}: a boolean tensor holds bytes other than 0 and 1.")
     return torch.frombuffer(data, dtype=dtype).reshape(entry.shape)
+
+
+def write_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
+    """Write a safetensors file of tensors that share no memory.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    # The library makes a file for its owner alone; one that is made here first shows what the umask allows.
+    path.touch()
+    mode = stat.S_IMODE(path.stat().st_mode)
+    try:
+        save_file(dict(tensors), path, metadata)
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
+    path.chmod(mode)
 
 
 def check_finite(tensor: Tensor, at: str) -> None:

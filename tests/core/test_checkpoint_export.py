@@ -101,6 +101,7 @@ def test_a_head_can_lie_on_its_own(tmp_path):
     spec = spec_of(ZLAB_1)
     write(tmp_path / "draft", ZLAB_1)
     save_head(a_head(spec), tmp_path / "head")
+    assert len({path.stat().st_mode for path in (tmp_path / "head").iterdir()}) == 1
     alone = export(tmp_path / "draft", tmp_path / "a", head=tmp_path / "head", dialects=DIALECTS)
     within = export(tmp_path / "draft", tmp_path / "b", head=tmp_path / "a", dialects=DIALECTS)
     assert alone.spec == within.spec

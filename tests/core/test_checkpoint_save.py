@@ -60,6 +60,23 @@ def test_writing_a_draft_in_its_own_layout_loses_nothing(tmp_path, name, shard_b
     assert (folder / "model.safetensors").exists() == (shard_bytes == 1 << 30)
 
 
+@pytest.mark.parametrize("shard_bytes", [1 << 30, 3000])
+@pytest.mark.parametrize(("mask", "file", "folder"), [(0o022, 0o644, 0o755), (0o027, 0o640, 0o750)])
+def test_files_are_for_whom_the_umask_allows(tmp_path, mask, file, folder, shard_bytes):
+    draft = load_checkpoint(write(tmp_path / "first", ZLAB_1), DIALECTS)
+    before = os.umask(mask)
+    try:
+        out = save_checkpoint(
+            draft, tmp_path / "out", dialect="zlab", shard_bytes=shard_bytes, dialects=DIALECTS
+        )
+    finally:
+        os.umask(before)
+    assert out.stat().st_mode & 0o777 == folder
+    assert {path.name: path.stat().st_mode & 0o777 for path in out.iterdir()} == dict.fromkeys(
+        os.listdir(out), file
+    )
+
+
 @pytest.mark.parametrize("config", [ZLAB_1, ZLAB_2], ids=["v1", "v2"])
 @pytest.mark.parametrize("named", [True, False], ids=["compared", "trusted"])
 def test_zlab_to_speculators_and_back_is_the_same_draft(tmp_path, config, named):
