@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dflash_core.checkpoint.base import EMBEDDING, HEAD, DraftCheckpoint
+from dflash_core.checkpoint.card import read_card
 from dflash_core.checkpoint.load import Dialects, load_checkpoint
 from dflash_core.checkpoint.save import SHARD_BYTES, check_dtype, get_dialect, save_checkpoint
 from dflash_core.checkpoint.shapes import reduced
@@ -74,6 +75,7 @@ def convert(
         dtype=dtype,
         shard_bytes=shard_bytes,
         overwrite=overwrite,
+        card=read_card(checkpoint.path),
         dialects=dialects,
     )
     return Conversion(saved, was, to, dtype or checkpoint.spec.dtype, notes)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dflash_core.checkpoint.base import DraftCheckpoint
+from dflash_core.checkpoint.card import read_card, with_section, without_section
 from dflash_core.checkpoint.confidence import (
     CONFIDENCE_PREFIX,
     CONFIDENCE_SECTION,
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 LAYOUT = "zlab"
 HEAD_JSON, HEAD_WEIGHTS = "head.json", "head.safetensors"
+HEAD_SECTION = "Confidence head"
+"""Of the model card."""
 LARGEST_SHARE = 0.001
 """Of the parameters of target and draft together: what a confidence head should stay below."""
 
@@ -73,6 +76,7 @@ def export(
     target: str | os.PathLike[str] | TargetFacts | None = None,
     dtype: str | None = None,
     overwrite: bool = False,
+    about_head: str | None = None,
     dialects: Dialects | None = None,
 ) -> Export:
     """Write a draft in z-lab's layout with protocol metadata and, where one is given, a confidence head.
@@ -83,6 +87,7 @@ def export(
             the draft keeps the one it may have.
         target: folder of the target, or facts about a loaded one; the result is held against it.
         dtype: float dtype of the weights; `None` keeps theirs, and the head gets the draft's.
+        about_head: Markdown for the model card, which goes along, in place of what it says of another head.
 
     Raises:
         CheckpointError: the source or the head cannot be read, they do not fit each other, z-lab's layout
@@ -104,6 +109,7 @@ def export(
         dialect=LAYOUT,
         dtype=dtype,
         overwrite=overwrite,
+        card=_card(checkpoint.path, head is not None, about_head),
         dialects=dialects,
     )
     findings = validate_checkpoint(path, facts, dialects)
@@ -115,14 +121,25 @@ def export(
     return Export(path, spec, size, total - size, tuple(findings))
 
 
-def check_exportable(spec: DraftSpec, destination: str | os.PathLike[str], overwrite: bool = False) -> None:
-    """Raise what `export` would about a draft's layout and the place, before hours are spent on a head.
+def _card(source: Path | None, another_head: bool, about_head: str | None) -> str | None:
+    card = read_card(source)
+    if about_head is not None:
+        return with_section(card or "", HEAD_SECTION, about_head)
+    return without_section(card, HEAD_SECTION) if card is not None and another_head else card
+
+
+def check_exportable(
+    draft: DraftCheckpoint, destination: str | os.PathLike[str], overwrite: bool = False
+) -> None:
+    """Raise what `export` would about a draft and the place, before hours are spent on a head.
 
     Raises:
-        CheckpointError: z-lab's layout cannot express the draft, or something is there already.
+        CheckpointError: z-lab's layout cannot express the draft, its card cannot be copied, or something is
+            there already.
     """
+    read_card(draft.path)
     try:
-        get_dialect(LAYOUT, None).write(spec)
+        get_dialect(LAYOUT, None).write(draft.spec)
     except CheckpointError as error:
         raise CheckpointError(f"The draft cannot be written in the {LAYOUT} layout: {error}") from None
     check_free(Path(destination), overwrite)

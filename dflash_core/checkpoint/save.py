@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dflash_core.checkpoint.base import EMBEDDING, Dialect, DraftCheckpoint
 from dflash_core.checkpoint.body import DTYPES
+from dflash_core.checkpoint.card import write_card
 from dflash_core.checkpoint.files import CONFIG, INDEX, WEIGHTS
 from dflash_core.checkpoint.keys import nearest, show
 from dflash_core.checkpoint.load import Dialects, check_vocabulary, find_dialects
@@ -37,6 +38,7 @@ def save_checkpoint(
     dtype: str | None = None,
     shard_bytes: int = SHARD_BYTES,
     overwrite: bool = False,
+    card: str | None = None,
     dialects: Dialects | None = None,
 ) -> Path:
     """Write a checkpoint as a folder that appears complete or not at all.
@@ -46,6 +48,7 @@ def save_checkpoint(
         dtype: float dtype of the weights in the file; `None` keeps theirs.
         shard_bytes: files grow to about this size; a tensor is never split.
         overwrite: replace a checkpoint that is there already. Anything else at `path` is never touched.
+        card: the model card to go with it.
 
     Raises:
         CheckpointError: the layout cannot express the draft, the tensors do not fit the spec, or the folder
@@ -70,6 +73,8 @@ def save_checkpoint(
     try:
         folder = temporary / "new"
         folder.mkdir()  # for whom the umask allows; the temporary one is for its owner alone
+        if card is not None:
+            write_card(card, folder)
         _write(folder, config, disk, shard_bytes)
         _publish(folder, destination)
     except OSError as error:

@@ -75,12 +75,12 @@ def confidence_command(
     The pair decodes the prompts; a two-layer MLP learns, from the hidden state of each drafted slot, whether
     its token is kept once all before it were; a temperature a slot is then fitted to the products of these
     probabilities, from left to right. Figures are of prompts that neither step has seen. Beside the
-    checkpoint lie `reliability.svg` and `confidence.json`.
+    checkpoint lie `reliability.svg`, `confidence.json` and the draft's model card, with the head's errors.
 
     Example: `dflash-core confidence --demo-pair --prompts prompts.jsonl --out draft-with-head`
     """
     from dflash_core.checkpoint.export import check_exportable, export
-    from dflash_core.checkpoint.load import read_spec
+    from dflash_core.checkpoint.load import load_checkpoint
     from dflash_core.cli.pair import load_pair, resolve_flags
     from dflash_core.training.confidence import FitOptions, train_confidence
     from dflash_core.training.confidence.collect import CollectOptions
@@ -94,8 +94,8 @@ def confidence_command(
     flags |= {"draft_vocab": draft_vocab, "verification_batch_size": max_batch}
     resolved = resolve_flags(flags, config, demo_pair)
     settings = resolved.settings
-    spec = read_spec(resolved.require("draft"))
-    check_exportable(spec, out, overwrite)
+    source = load_checkpoint(resolved.require("draft"))
+    check_exportable(source, out, overwrite)
     screened = screen(gather_prompts(prompts, seed=settings.seed).prompts)
     for name, reason in screened.not_compared.items():
         output.note(f"Warning: the prompts were not compared with {name}. {reason}")
@@ -110,13 +110,20 @@ def confidence_command(
     observed = _observe(pair, chosen, max_prompt_tokens, collect)
     parameters = parameter_count(pair)
     options = FitOptions(
-        width=width or width_within(spec, kinds, parameters),
+        width=width or width_within(source.spec, kinds, parameters),
         features=kinds,
         epochs=epochs,
         seed=settings.seed,
     )
     head, report = train_confidence(observed, options, stored_dtype(pair))
-    done = export(resolved.require("draft"), out, head=head, target=pair.target.info, overwrite=overwrite)
+    done = export(
+        source,
+        out,
+        head=head,
+        target=pair.target.info,
+        overwrite=overwrite,
+        about_head=card_section(report),
+    )
     share = done.head_parameters / parameters
     about = {**report.to_dict(), "head_parameters": done.head_parameters, "share": share}
     about |= {"temperatures": head.spec.temperatures, "width": options.width, "features": list(kinds)}
@@ -126,6 +133,21 @@ def confidence_command(
         output.print_json({"path": str(done.path), **about})
     else:
         _print(done, report, share, head.spec.temperatures)
+
+
+def card_section(report: Report) -> str:
+    """What the model card says of the head."""
+    found = [(CAPTIONS[name], one) for name in NAMES if (one := getattr(report, name))]
+    return "\n".join(
+        [
+            f"Fitted by `dflash-core confidence`, from {report.blocks:,} blocks of {report.prompts:,} "
+            "prompts. Expected calibration error on those of them that were held out:",
+            "",
+            "| probability | events | error |",
+            "|---|---|---|",
+            *[f"| {caption} | {one.count:,} | {one.ece:.4f} |" for caption, one in found],
+        ]
+    )
 
 
 def feature_names(text: str) -> tuple[ConfidenceFeature, ...]:

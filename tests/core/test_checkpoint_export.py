@@ -21,7 +21,15 @@ from safetensors.torch import load_file
 
 from dflash_core.checkpoint.confidence import confidence_parameters, confidence_shapes
 from dflash_core.checkpoint.convert import convert
-from dflash_core.checkpoint.export import Head, export, head_of, load_head, save_head, target_parameters
+from dflash_core.checkpoint.export import (
+    Head,
+    check_exportable,
+    export,
+    head_of,
+    load_head,
+    save_head,
+    target_parameters,
+)
 from dflash_core.checkpoint.inspect import inspect_checkpoint
 from dflash_core.checkpoint.load import load_checkpoint
 from dflash_core.checkpoint.validate import validate_checkpoint
@@ -241,6 +249,50 @@ def test_zlabs_own_package_still_loads_the_draft(tmp_path):
     theirs = model.DFlashDraftModel.from_pretrained(done.path, dtype=torch.bfloat16).state_dict()
     first = load_checkpoint(tmp_path / "draft", DIALECTS)
     assert all(torch.equal(theirs[name], tensor) for name, tensor in first.tensors.items())
+
+
+CARD = b"# A draft\r\n\nSaid in latin-1: \xe9\r\n"
+
+
+def test_the_model_card_goes_where_the_draft_goes(tmp_path):
+    write(tmp_path / "draft", ZLAB_1)
+    (tmp_path / "draft/README.md").write_bytes(CARD)
+    done = export(tmp_path / "draft", tmp_path / "out", dialects=DIALECTS)
+    assert (done.path / "README.md").read_bytes() == CARD
+    export(done.path, done.path, overwrite=True, dialects=DIALECTS)
+    assert (done.path / "README.md").read_bytes() == CARD
+    converted = convert(done.path, tmp_path / "other", to="specforge", dialects=DIALECTS)
+    assert (converted.path / "README.md").read_bytes() == CARD
+    (tmp_path / "draft/README.md").unlink()
+    assert not (export(tmp_path / "draft", tmp_path / "bare", dialects=DIALECTS).path / "README.md").exists()
+
+
+def test_what_a_card_says_of_a_head_is_of_the_one_that_is_there(tmp_path):
+    write(tmp_path / "draft", ZLAB_1)
+    (tmp_path / "draft/README.md").write_bytes(CARD)
+    head = a_head(spec_of(ZLAB_1))
+    options = {"head": head, "overwrite": True, "dialects": DIALECTS}
+
+    def card(source, **more):
+        return (export(source, tmp_path / "out", **options, **more).path / "README.md").read_bytes()
+
+    first = card(tmp_path / "draft", about_head="An error of 1 %.")
+    assert first == CARD.rstrip() + b"\n\n## Confidence head\n\nAn error of 1 %.\n"
+    assert card(tmp_path / "out", about_head="Of 2 %.") == first.replace(b"An error of 1 %.", b"Of 2 %.")
+    assert card(tmp_path / "out") == CARD.rstrip() + b"\n\n"
+    (tmp_path / "draft/README.md").unlink()
+    assert card(tmp_path / "draft", about_head="1 %") == b"## Confidence head\n\n1 %\n"
+
+
+def test_a_card_that_is_no_file_of_the_draft_is_refused_before_anything_is_written(tmp_path):
+    write(tmp_path / "draft", ZLAB_1)
+    (tmp_path / "secret").write_text("mine")
+    (tmp_path / "draft/README.md").symlink_to(tmp_path / "secret")
+    with pytest.raises(CheckpointError, match=r"README\.md is a link to a place outside"):
+        export(tmp_path / "draft", tmp_path / "out", dialects=DIALECTS)
+    with pytest.raises(CheckpointError, match=r"README\.md is a link to a place outside"):
+        check_exportable(load_checkpoint(tmp_path / "draft", DIALECTS), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def run(*arguments):

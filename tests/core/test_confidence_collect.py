@@ -171,6 +171,9 @@ def test_the_real_draft_gets_a_calibrated_head(tmp_path, capsys):
     assert report["validation_after"] <= report["validation_before"]
     assert report["prompts"] == len(texts)
     assert (out / "reliability.svg").read_text().startswith("<svg")
+    card = (out / "README.md").read_text()
+    assert card.startswith((draft_folder() / "README.md").read_text().rstrip())
+    assert f"{report['survival_after']['ece']:.4f} |" in card.partition("## Confidence head")[2]
     checkpoint = load_checkpoint(out)
     assert checkpoint.spec.confidence.hidden_size == report["width"]
     assert validate_checkpoint(out) == []
