@@ -73,6 +73,8 @@ class ConfidenceSpec:
     hidden_size: int | None
     features: tuple[ConfidenceFeature, ...]
     temperatures: tuple[float, ...]
+    draft_sha256: str | None = None
+    """Of the draft that it was fitted on, see `checkpoint.confidence.fingerprint`; `None` is not known."""
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,17 @@ words for temperatures.
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Mapping
-from typing import Any, get_args
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, get_args
 
 from dflash_core.checkpoint.keys import Keys, show
 from dflash_core.errors import CheckpointError
 from dflash_core.spec import ConfidenceFeature, ConfidenceSpec, DraftSpec, ProtocolSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 CONFIDENCE_SECTION = "confidence_head"
 CONFIDENCE_PREFIX = "confidence_head."
@@ -44,8 +48,9 @@ def read_confidence(keys: Keys, block_size: int, markov: bool) -> ConfidenceSpec
         _features(section, FEATURES if markov else OURS),
         _temperatures(section, block_size),
     )
+    draft = section.maybe_text("draft_sha256")
     section.rest()
-    return ConfidenceSpec(width, features, temperatures)
+    return ConfidenceSpec(width, features, temperatures, draft)
 
 
 def write_confidence(head: ConfidenceSpec) -> dict[str, Any]:
@@ -55,7 +60,37 @@ def write_confidence(head: ConfidenceSpec) -> dict[str, Any]:
         **({"kind": LINEAR} if head.hidden_size is None else mlp),
         "features": list(head.features),
         "temperatures": list(head.temperatures),
+        **({} if head.draft_sha256 is None else {"draft_sha256": head.draft_sha256}),
     }
+
+
+def fingerprint(tensors: Mapping[str, Tensor]) -> str:
+    """The sha256 of a draft without its confidence head, by which the head knows what it was fitted on.
+
+    Floats are taken in bfloat16, so that a draft that is kept in another dtype is the same one.
+
+    Args:
+        tensors: by canonical name.
+    """
+    import torch
+
+    found = hashlib.sha256()
+    for name in sorted(name for name in tensors if not name.startswith(CONFIDENCE_PREFIX)):
+        tensor = tensors[name].detach().cpu()
+        kept = tensor.bfloat16() if tensor.is_floating_point() else tensor
+        found.update(f"{name} {list(kept.shape)} {kept.dtype}\n".encode())
+        found.update(kept.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def head_doubts(spec: DraftSpec, tensors: Mapping[str, Tensor]) -> Iterator[str]:
+    """That a head was fitted on another draft, where it says which."""
+    known = None if spec.confidence is None else spec.confidence.draft_sha256
+    if known is not None and known != fingerprint(tensors):
+        yield (
+            "the confidence head was fitted on a draft with other weights (draft_sha256), so it does not "
+            "know what is accepted of this one. Fit one to this draft with `dflash-core confidence`."
+        )
 
 
 def confidence_inputs(spec: DraftSpec, head: ConfidenceSpec) -> int:

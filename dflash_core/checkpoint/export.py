@@ -17,6 +17,7 @@ from dflash_core.checkpoint.confidence import (
     CONFIDENCE_SECTION,
     confidence_parameters,
     confidence_shapes,
+    fingerprint,
     read_confidence,
     write_confidence,
 )
@@ -173,6 +174,11 @@ def with_head(checkpoint: DraftCheckpoint, head: Head) -> DraftCheckpoint:
     rest = {name: one for name, one in checkpoint.tensors.items() if not name.startswith(CONFIDENCE_PREFIX)}
     own = {name: one.detach().to("cpu", kind) for name, one in head.tensors.items()}
     return replace(checkpoint, spec=replace(spec, confidence=head.spec), tensors={**rest, **own})
+
+
+def fitted_on(head: Head, draft: DraftCheckpoint) -> Head:
+    """The head, which from now on says that it was fitted on this draft."""
+    return replace(head, spec=replace(head.spec, draft_sha256=fingerprint(draft.tensors)))
 
 
 def head_of(checkpoint: DraftCheckpoint) -> Head | None:

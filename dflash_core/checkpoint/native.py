@@ -124,7 +124,9 @@ def write_native(spec: DraftSpec, **more: Any) -> dict[str, Any]:
     heads = {} if spec.conv is not None else write_heads(spec)
     flags = write_flags(spec.confidence) if named(spec) == DSPARK else {}
     if spec.confidence is not None and not (
-        flags.get("enable_confidence_head") and set(spec.confidence.temperatures) == {1.0}
+        flags.get("enable_confidence_head")
+        and set(spec.confidence.temperatures) == {1.0}
+        and spec.confidence.draft_sha256 is None
     ):
         more[CONFIDENCE_SECTION] = write_confidence(spec.confidence)
     return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from dflash_core.checkpoint.confidence import head_doubts
 from dflash_core.checkpoint.inspect import doubts
 from dflash_core.checkpoint.load import Dialects, read_surveyed, survey_checkpoint
 from dflash_core.checkpoint.pair import Finding, TargetFacts, pair_findings
@@ -27,10 +28,11 @@ def validate_checkpoint(
     where = str(path)
     try:
         survey = survey_checkpoint(path, dialects)
-        read_surveyed(survey)
+        checkpoint = read_surveyed(survey)
     except DFlashError as error:
         return [Finding("error", where, str(error))]
-    found = [Finding("warning", where, doubt) for doubt in doubts(survey)]
+    doubted = [*doubts(survey), *head_doubts(checkpoint.spec, checkpoint.tensors)]
+    found = [Finding("warning", where, doubt) for doubt in doubted]
     if isinstance(target, str | os.PathLike):
         try:
             target = read_target(target)

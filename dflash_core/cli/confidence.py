@@ -79,7 +79,7 @@ def confidence_command(
 
     Example: `dflash-core confidence --demo-pair --prompts prompts.jsonl --out draft-with-head`
     """
-    from dflash_core.checkpoint.export import check_exportable, export
+    from dflash_core.checkpoint.export import check_exportable, export, fitted_on
     from dflash_core.checkpoint.load import load_checkpoint
     from dflash_core.cli.pair import load_pair, resolve_flags
     from dflash_core.training.confidence import FitOptions, train_confidence
@@ -119,7 +119,7 @@ def confidence_command(
     done = export(
         source,
         out,
-        head=head,
+        head=fitted_on(head, source),
         target=pair.target.info,
         overwrite=overwrite,
         about_head=card_section(report),

@@ -8,6 +8,7 @@ import torch
 from checkpoint_samples import (
     BORROWED,
     DIALECTS,
+    SPECFORGE_SPARK,
     SPECULATORS_1,
     ZLAB_1,
     ZLAB_2,
@@ -25,6 +26,7 @@ from dflash_core.checkpoint.export import (
     Head,
     check_exportable,
     export,
+    fitted_on,
     head_of,
     load_head,
     save_head,
@@ -32,6 +34,7 @@ from dflash_core.checkpoint.export import (
 )
 from dflash_core.checkpoint.inspect import inspect_checkpoint
 from dflash_core.checkpoint.load import load_checkpoint
+from dflash_core.checkpoint.save import save_checkpoint
 from dflash_core.checkpoint.validate import validate_checkpoint
 from dflash_core.cli import main
 from dflash_core.errors import CheckpointError
@@ -198,6 +201,7 @@ def test_temperatures_are_1_where_a_config_names_none():
         (with_section(temperatures=[1.0] * 6 + [0.0]), "confidence_head.temperatures is"),
         (with_section(temperatures=[True] * 7), "confidence_head.temperatures is"),
         (with_section(temperatures=7), "confidence_head.temperatures is 7"),
+        (with_section(draft_sha256=7), "confidence_head.draft_sha256 is 7; it must be a string"),
         (with_section(activation="gelu"), "confidence_head.activation is 'gelu'"),
         (with_section(hidden_sizes=6), "hidden_sizes is not understood"),
         (changed(ZLAB_1, "dflash_config.confidence_head", 7), "confidence_head is 7; it must be an object"),
@@ -249,6 +253,35 @@ def test_zlabs_own_package_still_loads_the_draft(tmp_path):
     theirs = model.DFlashDraftModel.from_pretrained(done.path, dtype=torch.bfloat16).state_dict()
     first = load_checkpoint(tmp_path / "draft", DIALECTS)
     assert all(torch.equal(theirs[name], tensor) for name, tensor in first.tensors.items())
+
+
+def test_a_head_that_was_fitted_on_another_draft_is_doubted(tmp_path):
+    write(tmp_path / "draft", ZLAB_1)
+    draft = load_checkpoint(tmp_path / "draft", DIALECTS)
+    other = {name: one * 2 if name == "fc.weight" else one for name, one in draft.tensors.items()}
+    save_checkpoint(replace(draft, tensors=other), tmp_path / "other", dialect="zlab", dialects=DIALECTS)
+    save_head(fitted_on(a_head(draft.spec), draft), tmp_path / "head")
+    options = {"head": tmp_path / "head", "dialects": DIALECTS}
+    own = export(tmp_path / "draft", tmp_path / "a", **options)
+    wide = export(tmp_path / "draft", tmp_path / "b", dtype="float32", **options)
+    for right in (own, wide, export(own.path, tmp_path / "c", dialects=DIALECTS)):
+        assert right.findings == ()
+        assert len(load_checkpoint(right.path, DIALECTS).spec.confidence.draft_sha256) == 64
+    wrong = export(tmp_path / "other", tmp_path / "d", **options)
+    (finding,) = wrong.findings
+    assert finding.level == "warning"
+    assert "was fitted on a draft with other weights (draft_sha256)" in finding.message
+    assert validate_checkpoint(wrong.path, dialects=DIALECTS) == [finding]
+    save_head(a_head(draft.spec), tmp_path / "head")
+    assert "draft_sha256" not in (tmp_path / "head/head.json").read_text()
+    assert export(tmp_path / "other", tmp_path / "e", **options).findings == ()
+
+
+def test_a_linear_head_keeps_what_it_was_fitted_on(tmp_path):
+    draft = load_checkpoint(write(tmp_path / "draft", SPECFORGE_SPARK), DIALECTS)
+    done = export(draft, tmp_path / "out", head=fitted_on(head_of(draft), draft), dialects=DIALECTS)
+    assert load_checkpoint(done.path, DIALECTS).spec.confidence.draft_sha256 is not None
+    assert done.findings == ()
 
 
 CARD = b"# A draft\r\n\nSaid in latin-1: \xe9\r\n"

@@ -9,7 +9,7 @@ from tiny_drafts import tiny_draft
 from tiny_targets import prompts, tiny_target
 
 from dflash_core import generation
-from dflash_core.checkpoint.confidence import confidence_shapes
+from dflash_core.checkpoint.confidence import confidence_shapes, fingerprint
 from dflash_core.checkpoint.load import load_checkpoint
 from dflash_core.checkpoint.validate import validate_checkpoint
 from dflash_core.cli import main
@@ -178,6 +178,7 @@ def test_the_real_draft_gets_a_calibrated_head(tmp_path, capsys):
     assert checkpoint.spec.confidence.hidden_size == report["width"]
     assert validate_checkpoint(out) == []
     source = load_checkpoint(draft_folder())
+    assert checkpoint.spec.confidence.draft_sha256 == fingerprint(source.tensors)
     assert all(torch.equal(checkpoint.tensors[name], one) for name, one in source.tensors.items())
     head = ConfidenceHead(checkpoint.spec.confidence, checkpoint.tensors)
     assert sum(one.numel() for one in head.parameters()) == report["head_parameters"]
