@@ -46,6 +46,18 @@ def test_answers_without_a_record_of_what_they_were_compared_with_claim_nothing(
     assert read_header(store.folder)["compared"] == []
 
 
+def test_a_folder_in_which_nothing_was_begun_has_no_answers(tmp_path):
+    for folder in (tmp_path / "nowhere", AnswerStore(tmp_path / "data", HEADER).folder):
+        with pytest.raises(
+            DFlashError, match=r"dataset\.json cannot be read: No such .* has no answers; `df"
+        ):
+            read_header(folder)
+    AnswerStore(tmp_path / "data", HEADER).add([one_answer()])
+    (tmp_path / "data/dataset.json").unlink()
+    with pytest.raises(DFlashError, match=r"dataset\.json cannot be read: No such file or directory\.$"):
+        read_header(tmp_path / "data")
+
+
 def read_all(folder):
     store = AnswerStore(folder, HEADER)
     return store.done(), store.contents()

@@ -282,7 +282,8 @@ def _begun_with(folder: Path) -> dict[str, Any]:
     try:
         header = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise DFlashError(f"{path} cannot be read: {error.strerror}.") from None
+        empty = "" if shards(folder) else f", so {folder} has no answers; `dflash-core data` makes them"
+        raise DFlashError(f"{path} cannot be read: {error.strerror}{empty}.") from None
     except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict):
