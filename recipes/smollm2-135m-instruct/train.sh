@@ -1,8 +1,8 @@
 #!/bin/sh
 # How the shipped draft for SmolLM2-135M-Instruct was made, from the repository's root. Every line goes on where it
-# was interrupted. FOLDER holds data, hidden states (14 GB) and runs. Four stages, because they were four sittings:
+# was interrupted. FOLDER holds data, hidden states (14 GB) and runs. Five stages, because they were five sittings:
 # the first two were stopped with Ctrl-C at steps 467 and 1460, before their cosines ran out, and answers were
-# added before the last one; to do it in one go, take all answers, and begin the last command with
+# added before the fourth; to do it in one go, take all answers, and begin the last command with
 # `--start target`, with more steps.
 set -e
 FOLDER=$1
@@ -31,4 +31,6 @@ train --out "$FOLDER/first" --anchors 32 --block-size 8 --steps 1200
 train --out "$FOLDER/second" --anchors 48 --block-size 5 --steps 6000 --start "$FOLDER/first/draft"
 train --out "$FOLDER/third" --anchors 40 --block-size 8 --steps 850 --selector 64 --start "$FOLDER/second/draft"
 answer "$FOLDER/prompts-talk.jsonl"
-train --out "$FOLDER/last" --anchors 40 --block-size 8 --steps 1250 --selector 64 --start "$FOLDER/third/draft"
+train --out "$FOLDER/fourth" --anchors 40 --block-size 8 --steps 1250 --selector 64 --start "$FOLDER/third/draft"
+train --out "$FOLDER/last" --anchors 40 --block-size 8 --steps 1250 --selector 64 --start "$FOLDER/fourth/draft" \
+    --learning-rate 0.0008
