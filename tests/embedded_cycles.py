@@ -1,6 +1,8 @@
 """Prints how many cycles the embedded engine needs for prompts given as JSON: a yardstick for other engines.
 
-Run in the project's own environment: python tests/embedded_cycles.py DRAFT TOKENS TREE_BUDGET < prompts.json
+Run in the project's own environment, with prompts, tokens, tree_budget and the drafter's options as JSON:
+
+    python tests/embedded_cycles.py DRAFT < asked.json
 """
 
 import json
@@ -12,16 +14,16 @@ from dflash_core.loading import load_draft, load_target
 
 
 def main() -> None:
-    draft_path, tokens, budget = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    asked = json.load(sys.stdin)
     target = load_target(smollm2_folder(), fast="off", calibrate=False)
-    draft = load_draft(draft_path, target, fast="off")
+    draft = load_draft(sys.argv[1], target, fast="off", **asked["options"])
     result = generate(
         target,
         draft,
-        json.load(sys.stdin),
-        max_new_tokens=tokens,
+        asked["prompts"],
+        max_new_tokens=asked["tokens"],
         verify_length="block",
-        tree_budget=budget or None,
+        tree_budget=asked["tree_budget"],
         schedule="fixed",
     )
     cycles = [len(lengths) for lengths in result.stats.acceptance_lengths]

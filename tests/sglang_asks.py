@@ -22,9 +22,15 @@ def chat(question):
     return f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
 
 
+NO_REPEATS = {"ngram_size": 2, "window_size": 60}
+"""No pair of tokens twice: what is excluded depends on all that was produced."""
+
 CODE = chat("Write a Python function that returns the n-th Fibonacci number.")
 FACT = chat("What is the capital of France?")
 LIST = chat("List ten animals, one a line.")
+
+TO_THE_END = [2, *range(1000, 2999)]
+"""So many tokens that an answer of `GREEDY_TOKENS` ends where the context of 2,048 does."""
 
 FEATURES = {
     "frequency penalty": (LIST, {"frequency_penalty": 0.8}),
@@ -42,6 +48,7 @@ FEATURES = {
         {"json_schema": json.dumps(SCHEMA), "max_new_tokens": 48},
     ),
     "log-probabilities": (CODE, {"return_logprob": True, "top_logprobs_num": 3, "logprob_start_len": 0}),
+    "custom processor": (LIST, {"custom_logit_processor": "no repeats", "custom_params": NO_REPEATS}),
     "one token": (FACT, {"max_new_tokens": 1}),
     "two tokens": (FACT, {"max_new_tokens": 2}),
 }

@@ -17,6 +17,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 DRAFT = ROOT / "drafts/SmolLM2-135M-Instruct-DFlash-b8-borrowed"
+"""SGLang's own DFLASH knows its layout, so that both can be compared."""
+SHIPPED = ROOT / "drafts/SmolLM2-135M-Instruct-DFlash2-b8"
 PATIENCE = 600
 """Seconds that a server may take to come up, on a machine that others use as well."""
 
@@ -59,6 +61,8 @@ class Server:
         """One greedy answer unless `params` say otherwise: a string, or token ids."""
         given = {"input_ids": prompt} if isinstance(prompt, list) else {"text": prompt}
         extra = {name: params.pop(name) for name in [*params] if name in TOP_LEVEL}
+        if "custom_logit_processor" in extra:
+            extra["custom_logit_processor"] = no_repeats()
         sampling = {"temperature": 0, "max_new_tokens": 32, **params}
         return self.post("/generate", {**given, "sampling_params": sampling, **extra})
 
@@ -67,13 +71,33 @@ class Server:
         with ThreadPoolExecutor(workers) as pool:
             return list(pool.map(lambda prompt: self.generate(prompt, **params), prompts))
 
-    def state(self):
-        """SGLang's own account of its pools, read when nothing runs."""
-        info = json.loads(self.get("/server_info"))
-        return info["internal_states"][0]
+    def used_slots(self):
+        """Slots that belong to a request or to a kept prefix, by SGLang's own count (`--enable-metrics`)."""
+        names = ("sglang:num_used_tokens{", "sglang:kv_used_tokens{")
+        lines = [line for line in self.get("/metrics").splitlines() if line.startswith(names)]
+        assert lines, "SGLang has no such metric any more"
+        return max(float(line.split()[-1]) for line in lines)
+
+    def used_when_idle(self):
+        """The same after everything was dropped that nobody runs."""
+        self.post("/flush_cache")
+        self.generate([2], max_new_tokens=1)  # SGLang counts when it runs something
+        self.post("/flush_cache")
+        time.sleep(2)
+        return self.used_slots()
 
 
-TOP_LEVEL = ("return_logprob", "top_logprobs_num", "logprob_start_len", "rid", "return_hidden_states")
+TOP_LEVEL = (
+    *("return_logprob", "top_logprobs_num", "logprob_start_len", "rid", "return_hidden_states"),
+    "custom_logit_processor",
+)
+
+
+def no_repeats():
+    """A logits processor of SGLang's own that looks at what was produced, as requests bring it."""
+    from sglang.srt.sampling.custom_logit_processor import DeepseekOCRNoRepeatNGramLogitProcessor
+
+    return DeepseekOCRNoRepeatNGramLogitProcessor.to_str()
 
 
 @contextmanager
@@ -84,7 +108,8 @@ def serving(tmp_path, *flags, **environment):
     command = [
         *(sys.executable, "-m", "sglang.launch_server", "--model-path", str(model()), "--device", "cpu"),
         *("--dtype", "float32", "--host", "127.0.0.1", "--port", str(port), "--skip-server-warmup"),
-        *("--context-length", "2048", "--random-seed", "1", "--max-total-tokens", "16384", *flags),
+        *("--context-length", "2048", "--random-seed", "1", "--max-total-tokens", "16384"),
+        *("--enable-custom-logit-processor", *flags),
     ]
     # one name is not enough where several servers were ever started: pins and flags come from here alone
     variables = {name: value for name, value in os.environ.items() if not name.startswith("DFLASH_")}
@@ -100,9 +125,9 @@ def serving(tmp_path, *flags, **environment):
         stop(process)
 
 
-def speculative(*flags):
-    """Flags of a server that decodes with the borrowed draft."""
-    return ("--speculative-algorithm", "DFLASH_CORE", "--speculative-draft-model-path", str(DRAFT), *flags)
+def speculative(*flags, draft=DRAFT):
+    """Flags of a server that decodes with a draft, by default the borrowed one."""
+    return ("--speculative-algorithm", "DFLASH_CORE", "--speculative-draft-model-path", str(draft), *flags)
 
 
 def wait_until_up(server):
@@ -141,12 +166,16 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def embedded_cycles(prompts, tokens, tree_budget):
-    """What the embedded engine answers and how many cycles it needs, in the project's own environment."""
+def embedded_cycles(prompts, tokens, tree_budget=None, draft=DRAFT, **options):
+    """What the embedded engine answers and how many cycles it needs, in the project's own environment.
+
+    `options` are the drafter's.
+    """
     python = ROOT / ".venv/bin/python"
     if not python.exists():
         pytest.skip(f"{python} is missing, in which the embedded engine runs; `make test` makes it")
     script = ROOT / "tests/embedded_cycles.py"
-    command = [str(python), str(script), str(DRAFT), str(tokens), str(tree_budget)]
-    done = subprocess.run(command, input=json.dumps(prompts), capture_output=True, text=True, check=True)
+    asked = {"prompts": prompts, "tokens": tokens, "tree_budget": tree_budget, "options": options}
+    command = [str(python), str(script), str(draft)]
+    done = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True, check=True)
     return json.loads(done.stdout)

@@ -90,13 +90,6 @@ class Clients:
             self.wrong.append(f"abort: {error}")
 
 
-def used_slots(server):
-    """Slots that belong to a request or to a kept prefix, by SGLang's own count."""
-    names = ("sglang:num_used_tokens{", "sglang:kv_used_tokens{")
-    lines = [line for line in server.get("/metrics").splitlines() if line.startswith(names)]
-    return max((float(line.split()[-1]) for line in lines), default=None)
-
-
 def memory(server):
     """MiB of all the server's processes."""
     parent = psutil.Process(server.process.pid)
@@ -126,11 +119,7 @@ def soak(minutes, tree_budget, seed):
         alive = server.process.poll() is None
         used = None
         if alive:
-            server.post("/flush_cache")
-            server.generate([2], max_new_tokens=1)  # SGLang counts when it runs something
-            server.post("/flush_cache")
-            time.sleep(2)
-            used = used_slots(server)
+            used = server.used_when_idle()
         log = server.log.read_text()
     return {
         "minutes": round((time.monotonic() - begin) / 60, 2),

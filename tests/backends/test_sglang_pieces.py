@@ -1,5 +1,7 @@
 """What the SGLang adapter translates, without SGLang: trees and verdicts, requests, penalties."""
 
+from array import array
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -192,19 +194,21 @@ def test_a_minimum_that_leaves_no_token_is_left_undone():
     assert some.tolist() == [[0.0, float("-inf"), 2.0, 3.0]]
 
 
-def test_a_custom_processor_sees_the_request_as_it_would_be_at_every_node():
+@pytest.mark.parametrize("kind", [list, partial(array, "q")])
+def test_a_custom_processor_sees_the_request_as_it_would_be_at_every_node(kind):
     seen = {}
 
     def remember(scores, params):
         for row, one in zip(scores, params, strict=True):
+            assert type(one["__req__"].output_ids) is type(own.output_ids)
             seen[tuple(one["__req__"].output_ids)] = (int(row[0]), one["factor"], one["__req__"].rid)
         return scores + 1
 
     tree = tree_of([[-1, 0, 0, 1]], tokens=torch.tensor([[5, 6, 7, 8]]))
     logits = torch.arange(4.0)[None, :, None].repeat(1, 1, 10)
-    own = SimpleNamespace(rid="a", output_ids=[4, 5])
+    own = SimpleNamespace(rid="a", output_ids=kind([4, 5]))
     processor = custom(remember, {"factor": 2, "__req__": own})
-    scores = apply_processors(tree, logits, [own.output_ids], [[processor]])
+    scores = apply_processors(tree, logits, [[4, 5]], [[processor]])
     assert seen == {
         (4, 5): (0, 2, "a"),
         (4, 5, 6): (1, 2, "a"),
@@ -212,7 +216,7 @@ def test_a_custom_processor_sees_the_request_as_it_would_be_at_every_node():
         (4, 5, 6, 8): (3, 2, "a"),
     }
     assert torch.equal(scores, logits + 1)
-    assert own.output_ids == [4, 5]
+    assert own.output_ids == kind([4, 5])
 
 
 def test_a_custom_processor_may_have_no_parameters():

@@ -89,7 +89,8 @@ class Ahead:
     """A request as it would be once it had produced the tokens that lead to a node."""
 
     def __init__(self, request: Any, output_ids: list[int]) -> None:
-        self.output_ids = output_ids
+        self.output_ids = request.output_ids[:0]  # a list, or an array, which takes no lists beside it
+        self.output_ids.extend(output_ids)
         self._request = request
 
     def __getattr__(self, name: str) -> Any:

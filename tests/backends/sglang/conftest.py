@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from sglang_asks import FEATURES, GREEDY_TOKENS, benchmark_prompts, read
+from sglang_asks import FEATURES, GREEDY_TOKENS, TO_THE_END, benchmark_prompts, read
 from sglang_server import DRAFT, model, serving
 
 NATIVE = 6
@@ -32,7 +32,12 @@ def plain(tmp_path_factory, prompts):
         features = {
             name: read(server.generate(prompt, **params)) for name, (prompt, params) in FEATURES.items()
         }
-    return {"greedy": [answer["output_ids"] for answer in answers], **features}
+        last = server.generate(TO_THE_END, max_new_tokens=GREEDY_TOKENS, ignore_eos=True)
+    return {
+        "greedy": [answer["output_ids"] for answer in answers],
+        "to the end": last["output_ids"],
+        **features,
+    }
 
 
 @pytest.fixture(scope="session")
@@ -54,5 +59,7 @@ def server(request, plain, tmp_path_factory):
     if getattr(module, "NATIVE", False):
         request.getfixturevalue("native")
     environment = getattr(module, "ENVIRONMENT", {})
-    with serving(tmp_path_factory.mktemp("server"), *module.FLAGS, **environment) as up:
+    folder = tmp_path_factory.mktemp("server")  # which is where it runs
+    (folder / "settings.toml").write_text(getattr(module, "SETTINGS", ""))
+    with serving(folder, *module.FLAGS, **environment) as up:
         yield up

@@ -3,12 +3,13 @@
 import json
 import threading
 import urllib.error
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from conditional_check import conditional_p
 from distribution_check import ALPHA
-from sglang_asks import CODE, FACT, FEATURES, GREEDY_TOKENS, chat, read, same
+from sglang_asks import CODE, FACT, FEATURES, GREEDY_TOKENS, LIST, chat, read, same
 from sglang_server import embedded_cycles, speculative
 
 pytest.importorskip("sglang", reason="SGLang is in an environment of its own; see `make test-sglang`")
@@ -26,7 +27,7 @@ def test_greedy_answers_are_those_without_speculation(server, plain, prompts):
 
 def test_a_request_needs_as_many_cycles_as_in_the_embedded_engine(server, prompts):
     few = prompts[:6]
-    embedded = embedded_cycles(few, GREEDY_TOKENS, tree_budget=0)
+    embedded = embedded_cycles(few, GREEDY_TOKENS)
     answers = [server.generate(prompt, max_new_tokens=GREEDY_TOKENS) for prompt in few]
     assert [answer["output_ids"] for answer in answers] == embedded["tokens"]
     assert [answer["meta_info"]["spec_verify_ct"] for answer in answers] == embedded["cycles"]
@@ -38,9 +39,11 @@ def test_a_request_needs_as_many_cycles_as_with_sglangs_own_algorithm(server, na
 
 
 def test_alone_and_after_a_prefix_hit_they_are_the_same(server, plain, prompts):
+    server.post("/flush_cache")
     for prompt, expected in list(zip(prompts, plain["greedy"], strict=True))[:3]:
         first, again = (server.generate(prompt, max_new_tokens=GREEDY_TOKENS) for _ in range(2))
         assert first["output_ids"] == again["output_ids"] == expected
+        assert first["meta_info"]["cached_tokens"] < len(prompt) - 1
         assert again["meta_info"]["cached_tokens"] >= len(prompt) - 1
         assert first["meta_info"]["spec_accept_length"] == again["meta_info"]["spec_accept_length"]
 
@@ -53,13 +56,21 @@ def test_what_a_request_may_ask_for_gives_what_it_gives_without_speculation(serv
 
 
 def test_requests_with_different_wishes_share_a_batch(server, plain):
+    """Greedy ones of every kind, and sampled ones beside them."""
+    seeds = (5, 6, 7)
+    alone = {seed: sample(server, seed) for seed in seeds}
     names = [*FEATURES]
-    answers = {}
-    threads = [
-        threading.Thread(target=lambda name=name: answers.update({name: ask(server, name)})) for name in names
-    ]
-    [thread.start() for thread in threads], [thread.join() for thread in threads]
-    assert [name for name in names if not same(plain[name], answers[name])] == []
+    with ThreadPoolExecutor(len(names) + len(seeds)) as pool:
+        sampled = pool.map(lambda seed: sample(server, seed), seeds)
+        answers = [*pool.map(lambda name: ask(server, name), names)]
+    assert [name for name, one in zip(names, answers, strict=True) if not same(plain[name], one)] == []
+    assert dict(zip(seeds, sampled, strict=True)) == alone
+
+
+def sample(server, seed):
+    """Tokens of a sampled answer with every filter."""
+    params = {"temperature": 0.8, "top_p": 0.9, "top_k": 40, "min_p": 0.02, "max_new_tokens": 24}
+    return server.generate(LIST, sampling_seed=seed, **params)["output_ids"]
 
 
 def ask(server, name):
@@ -123,6 +134,10 @@ def test_streams_and_the_openai_endpoints_say_the_same(server, plain):
     common = {"model": "x", "temperature": 0, "max_tokens": 24}
     answer = server.post("/v1/chat/completions", {**common, "messages": messages})
     assert "Paris" in answer["choices"][0]["message"]["content"]
+    lines = server.post("/v1/chat/completions", {**common, "messages": messages, "stream": True}, raw=True)
+    parts = [json.loads(line[6:])["choices"] for line in lines if b"{" in line]
+    said = "".join(one[0]["delta"].get("content") or "" for one in parts if one)
+    assert said == answer["choices"][0]["message"]["content"]
     completion = server.post("/v1/completions", {**common, "prompt": CODE, "n": 2})
     assert [choice["text"] for choice in completion["choices"]] == [whole] * 2
 
@@ -148,6 +163,20 @@ def test_a_request_can_be_aborted(server, plain):
         thread.join(0.5)
     assert answers[0]["meta_info"]["finish_reason"]["type"] == "abort"
     assert same(plain["stop string"], ask(server, "stop string"))
+
+
+def test_a_streamed_answer_can_be_aborted_in_the_middle(server, plain):
+    """The client stays, and is told."""
+    sampling = {"temperature": 0, "max_new_tokens": 800, "ignore_eos": True}
+    body = {"text": FACT, "sampling_params": sampling, "stream": True, "rid": "to-be-aborted-too"}
+    with server.post("/generate", body, raw=True) as lines:
+        lines.readline()
+        server.post("/abort_request", {"rid": "to-be-aborted-too"})
+        pieces = [json.loads(line[6:]) for line in lines if b"{" in line]
+    info = pieces[-1]["meta_info"]
+    assert info["finish_reason"]["type"] == "abort"
+    assert info["completion_tokens"] < 800
+    assert same(plain["json"], ask(server, "json"))
 
 
 def test_counters_are_where_sglang_has_them(server):

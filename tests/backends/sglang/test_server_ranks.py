@@ -7,7 +7,7 @@ from sglang_server import speculative
 pytest.importorskip("sglang", reason="SGLang is in an environment of its own; see `make test-sglang`")
 
 FLAGS = speculative("--tp-size", "3", "--max-running-requests", "4", "--dflash-tree-budget", "8")
-ENVIRONMENT = {"SGLANG_CPU_OMP_THREADS_BIND": "0|0|0", "OMP_NUM_THREADS": "1"}
+ENVIRONMENT = {"SGLANG_CPU_OMP_THREADS_BIND": "0|0|0", "OMP_NUM_THREADS": "1", "DFLASH_FAST": "auto"}
 """SGLang wants to be told where several ranks of one processor run."""
 
 PROMPTS = 6
