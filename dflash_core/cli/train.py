@@ -146,6 +146,7 @@ def train_command(
                 as_token_ids(options.draft_vocab, spec.vocab_size)
             given = given_tensors(spec, options)
             about = {"target": model.info.name, "taps": list(spec.taps), "layers": spec.num_layers}
+            about |= {"mask_token_id": spec.mask_token_id}
             # What is not asked for is `None`, as it was before there was such an option.
             begin(out, options, {**about, **heads, "anchor_predicts": anchor_predicts or None})
             prepare(model, spec, data, kept, options.distill > 0)

@@ -20,6 +20,9 @@ STATE = "state.safetensors"
 RUN = "run.json"
 LOG = "log.jsonl"
 
+NOTED_LATER = ("mask_token_id",)
+"""What a run file of an earlier version does not say: with nothing to compare, it is noted now."""
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -50,21 +53,23 @@ def begin(folder: Path, options: TrainOptions, about: Mapping[str, Any]) -> None
     """
     wanted = json.loads(json.dumps({**asdict(options), **about}))
     path = folder / RUN
-    if not path.exists():
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_whole(path, json.dumps(wanted, indent=1).encode())
-        except OSError as error:
-            raise DFlashError(f"{folder} cannot be written to: {error}.") from None
-        return
+    kept = json.loads(path.read_text()) if path.exists() else wanted
+    noted = {**{name: wanted[name] for name in NOTED_LATER if name in wanted}, **kept}
     # An option that came with a later version than the run's was at its default.
-    known = {**asdict(TrainOptions()), **json.loads(path.read_text())}
+    known = {**asdict(TrainOptions()), **noted}
     for name in sorted({*known, *wanted}):
         if known.get(name) != wanted.get(name):
             raise DFlashError(
                 f"{folder} holds a run with {name} = {known.get(name)!r}, not {wanted.get(name)!r}. "
                 "Resume it with its own options, or choose another folder."
             )
+    if path.exists() and noted == kept:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps(noted, indent=1).encode())
+    except OSError as error:
+        raise DFlashError(f"{folder} cannot be written to: {error}.") from None
 
 
 def save_state(

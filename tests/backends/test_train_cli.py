@@ -15,9 +15,15 @@ from tiny_folder import tiny_folder
 
 from dflash_core.checkpoint.load import load_checkpoint
 from dflash_core.cli.train import train_command
+from dflash_core.errors import DFlashError
 from dflash_core.training.data.store import Answer, AnswerStore
 
 STEPS = 300
+
+SMALL = {
+    **{"layers": 1, "taps": "1,3", "mask_token_id": 3, "start": "random", "block_size": 4},
+    **{"steps": 2, "batch": 4, "anchors": 4},
+}
 
 
 @pytest.fixture(scope="module")
@@ -135,8 +141,7 @@ def launch():
 def test_distillation_uses_the_hidden_states_that_are_there(tmp_path, target, data, capsys):
     """And says what is added to them; a run without it neither writes nor reads that."""
     features = tmp_path / "features"
-    shape = {"layers": 1, "taps": "1,3", "mask_token_id": 3, "start": "random", "block_size": 4}
-    small = {"steps": 2, "batch": 4, "anchors": 4, "features": features, **shape}
+    small = {**SMALL, "features": features}
     train_command(str(target), data, tmp_path / "plain", **small)
     assert "likeliest" not in capsys.readouterr().err
     before = {path.name: path.stat().st_mtime_ns for path in features.iterdir()}
@@ -154,6 +159,14 @@ def test_distillation_uses_the_hidden_states_that_are_there(tmp_path, target, da
     train_command(str(target), data, tmp_path / "again", **small)
     ours, theirs = (load_file(tmp_path / name / "state.safetensors") for name in ("plain", "again"))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_a_finished_draft_keeps_its_mask_token(tmp_path, target, data):
+    """Weights that were trained with one are worth nothing with another."""
+    train_command(str(target), data, tmp_path, **SMALL)
+    with pytest.raises(DFlashError, match="holds a run with mask_token_id = 3, not 2"):
+        train_command(str(target), data, tmp_path, **{**SMALL, "mask_token_id": 2})
+    assert load_checkpoint(tmp_path / "draft").spec.mask_token_id == 3
 
 
 @pytest.mark.parametrize(
