@@ -103,14 +103,15 @@ def train_command(
     from dflash_core.cli.pair import number_or_word
     from dflash_core.drafter.options import as_token_ids
     from dflash_core.loading import load_target
+    from dflash_core.training.batches import check_enough
     from dflash_core.training.card import NAME, model_card
-    from dflash_core.training.data.store import read_header, write_whole
+    from dflash_core.training.data.store import read_header, read_sequences, write_whole
     from dflash_core.training.execution import Execution
     from dflash_core.training.ground import take_ground
     from dflash_core.training.options import TrainOptions
     from dflash_core.training.plan import draft_spec
     from dflash_core.training.processes import joined
-    from dflash_core.training.run import begin, read_log
+    from dflash_core.training.run import agreed, begin, read_log
 
     with joined(device) as processes:
         options = TrainOptions(
@@ -130,9 +131,14 @@ def train_command(
         )
         execution = Execution(processes, accumulate, compiled)
         execution.check(options.batch)
+        made = read_header(data)
         kept = features or out / "features"
 
         def make() -> Ground:
+            # All that may be refused comes before the hidden states, which may take hours, and what needs no
+            # target before it is loaded. Nothing is claimed by a command that is refused.
+            answers = read_sequences(data)
+            check_enough(len(answers), options.batch)
             output.note(f"Loading {target} ...")
             where = processes.device
             model = load_target(target, engine, dtype, fast="off", calibrate=False, device=where)
@@ -141,16 +147,17 @@ def train_command(
             spec = draft_spec(
                 model, layers, block_size, read, mask_token_id, **heads, anchor_predicts=anchor_predicts
             )
-            # All that may be refused comes before the hidden states, which may take hours.
             if options.draft_vocab is not None:
                 as_token_ids(options.draft_vocab, spec.vocab_size)
-            given = given_tensors(spec, options)
             about = {"target": model.info.name, "taps": list(spec.taps), "layers": spec.num_layers}
             about |= {"mask_token_id": spec.mask_token_id}
             # What is not asked for is `None`, as it was before there was such an option.
-            begin(out, options, {**about, **heads, "anchor_predicts": anchor_predicts or None})
+            about |= {**heads, "anchor_predicts": anchor_predicts or None}
+            agreed(out, options, about)
+            ground = take_ground(model, spec, answers, given_tensors(spec, options), options.seed)
             prepare(model, spec, data, kept, options.distill > 0)
-            return take_ground(model, spec, corpus_of(data, kept, spec, options), given, options.seed)
+            begin(out, options, about)
+            return ground
 
         ground = processes.share(make)
         corpus = corpus_of(data, kept, ground.spec, options)
@@ -164,7 +171,7 @@ def train_command(
             dtype="bfloat16",
             overwrite=True,
         )
-        card = model_card(ground.target, ground.spec, corpus, read_header(data), options, read_log(out))
+        card = model_card(ground.target, ground.spec, corpus, made, options, read_log(out))
         write_whole(folder / NAME, card.encode())
         print(folder)
 
@@ -210,14 +217,10 @@ def prepare(
 
 def corpus_of(data: Path, folder: Path, spec: DraftSpec, options: TrainOptions) -> Corpus:
     """The answers with what was computed of them."""
-    from dflash_core.errors import DFlashError
     from dflash_core.training.batches import Corpus
     from dflash_core.training.features import read_shards
 
-    shards = read_shards(data, folder, spec.tap_width, options.distill > 0)
-    if not shards:
-        raise DFlashError(f"{data} has no answers; `dflash-core data` makes them.")
-    return Corpus.of(shards)
+    return Corpus.of(read_shards(data, folder, spec.tap_width, options.distill > 0))
 
 
 def run(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dflash_core.errors import DFlashError
 from dflash_core.training.features import Shard
 from dflash_core.training.likely import Likely
 
@@ -75,6 +76,16 @@ class Corpus:
     def length(self, one: tuple[int, int]) -> int:
         offsets = self.shards[one[0]].offsets
         return int(offsets[one[1] + 1] - offsets[one[1]])
+
+
+def check_enough(sequences: int, batch: int) -> None:
+    """Raises DFlashError for so few sequences that those to be trained on are no batch."""
+    training = sequences - -(-sequences // HELD_OUT)
+    if training < batch:
+        raise DFlashError(
+            f"There are {training} training sequences, fewer than a batch ({batch}); make more answers or "
+            "smaller batches."
+        )
 
 
 def epoch(corpus: Corpus, size: int, seed: int, number: int) -> list[list[tuple[int, int]]]:

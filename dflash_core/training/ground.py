@@ -10,7 +10,7 @@ from torch import Tensor
 from dflash_core.drafter.heads import copy_rows
 from dflash_core.spec import DraftSpec
 from dflash_core.target import TargetModel
-from dflash_core.training.batches import Corpus
+from dflash_core.training.data.store import Sequences
 from dflash_core.training.start import learnt_successors, target_tensors
 
 SAMPLES = 8
@@ -35,19 +35,19 @@ class Ground:
 
 
 def take_ground(
-    target: TargetModel, spec: DraftSpec, corpus: Corpus, given: Mapping[str, Tensor] | None, seed: int
+    target: TargetModel, spec: DraftSpec, answers: Sequences, given: Mapping[str, Tensor] | None, seed: int
 ) -> Ground:
     """
     Args:
+        answers: what the draft is to learn from.
         given: where training begins; with the target's last layers when `None`.
 
     Raises:
         UnsupportedError: the target's layers cannot be those of the draft.
     """
     if given is None:
-        shard = corpus.shards[0]
-        ends = shard.offsets[: SAMPLES + 1].tolist()
-        samples = [shard.tokens[a:b].tolist() for a, b in pairwise(ends)]
+        ends = answers.offsets[: SAMPLES + 1].tolist()
+        samples = [answers.tokens[a:b].tolist() for a, b in pairwise(ends)]
         given = target_tensors(spec, target, samples, seed)
     info = target.info
     every = torch.arange(info.vocab_size, device=info.device)

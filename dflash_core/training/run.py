@@ -45,11 +45,11 @@ class Progress:
     pending: tuple[float, ...] = ()
 
 
-def begin(folder: Path, options: TrainOptions, about: Mapping[str, Any]) -> None:
-    """Claim a folder for a run, or find that it is this run's already.
+def agreed(folder: Path, options: TrainOptions, about: Mapping[str, Any]) -> dict[str, Any]:
+    """What the run file of a folder has to say of a run.
 
     Raises:
-        DFlashError: it holds a run with other options.
+        DFlashError: the folder holds a run with other options.
     """
     wanted = json.loads(json.dumps({**asdict(options), **about}))
     path = folder / RUN
@@ -63,11 +63,19 @@ def begin(folder: Path, options: TrainOptions, about: Mapping[str, Any]) -> None
                 f"{folder} holds a run with {name} = {known.get(name)!r}, not {wanted.get(name)!r}. "
                 "Resume it with its own options, or choose another folder."
             )
-    if path.exists() and noted == kept:
-        return
+    return noted
+
+
+def begin(folder: Path, options: TrainOptions, about: Mapping[str, Any]) -> None:
+    """Claim a folder for a run, or find that it is this run's already.
+
+    Raises:
+        DFlashError: it holds a run with other options, or cannot be written to.
+    """
+    noted = agreed(folder, options, about)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps(noted, indent=1).encode())
+        write_whole(folder / RUN, json.dumps(noted, indent=1).encode())
     except OSError as error:
         raise DFlashError(f"{folder} cannot be written to: {error}.") from None
 

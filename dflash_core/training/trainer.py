@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from dflash_core.drafter.options import DTYPES, as_token_ids
 from dflash_core.errors import DFlashError
-from dflash_core.training.batches import Batch, Corpus
+from dflash_core.training.batches import Batch, Corpus, check_enough
 from dflash_core.training.execution import SIMPLE, Execution
 from dflash_core.training.feed import Feed
 from dflash_core.training.loss import accepted, choice_loss, decay_weights, dpace_weights, head_loss
@@ -49,11 +49,7 @@ class Trainer:
             SettingsError: a batch cannot be shared out evenly.
         """
         execution.check(options.batch)
-        if len(corpus.training) < options.batch or not corpus.held_out:
-            raise DFlashError(
-                f"There are {len(corpus.training)} training sequences, fewer than a batch ({options.batch}); "
-                "make more answers or smaller batches."
-            )
+        check_enough(len(corpus.training) + len(corpus.held_out), options.batch)
         if options.distill and any(shard.likely is None for shard in corpus.shards):
             raise DFlashError(
                 f"distill is {options.distill}, but what the target thought likely is not there for every "

@@ -169,6 +169,30 @@ def test_a_finished_draft_keeps_its_mask_token(tmp_path, target, data):
     assert load_checkpoint(tmp_path / "draft").spec.mask_token_id == 3
 
 
+def test_what_is_wrong_with_the_answers_is_said_before_anything_is_loaded_or_claimed(tmp_path, data):
+    run, empty = tmp_path / "run", tmp_path / "empty"
+    AnswerStore(empty, {"seed": 0})
+    (tmp_path / "headless").mkdir()
+    for answers, batch, said in (
+        (tmp_path / "nowhere", 4, r"dataset\.json cannot be read"),
+        (tmp_path / "headless", 4, r"dataset\.json cannot be read"),
+        (empty, 4, "has no answers"),
+        (data, 500, r"137 training sequences, fewer than a batch \(500\)"),
+    ):
+        with pytest.raises(DFlashError, match=said):
+            train_command("no target at all", answers, run, **{**SMALL, "batch": batch})
+    assert not run.exists()
+
+
+def test_a_refused_command_leaves_the_folder_to_the_next_one(tmp_path, target, data):
+    """Also when it is refused for what is in the folder of hidden states."""
+    features = tmp_path / "features"
+    train_command(str(target), data, tmp_path / "first", **SMALL, features=features)
+    with pytest.raises(DFlashError, match="use another folder"):
+        train_command(str(target), data, tmp_path / "run", **{**SMALL, "taps": "0,2"}, features=features)
+    train_command(str(target), data, tmp_path / "run", **SMALL, features=features)
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
