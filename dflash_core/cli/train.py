@@ -111,7 +111,7 @@ def train_command(
     from dflash_core.training.options import TrainOptions
     from dflash_core.training.plan import draft_spec
     from dflash_core.training.processes import joined
-    from dflash_core.training.run import agreed, begin, read_log
+    from dflash_core.training.run import agreed, begin, fingerprint, read_log
 
     with joined(device) as processes:
         options = TrainOptions(
@@ -150,7 +150,7 @@ def train_command(
             if options.draft_vocab is not None:
                 as_token_ids(options.draft_vocab, spec.vocab_size)
             about = {"target": model.info.name, "taps": list(spec.taps), "layers": spec.num_layers}
-            about |= {"mask_token_id": spec.mask_token_id}
+            about |= {"mask_token_id": spec.mask_token_id, "answers": fingerprint(answers)}
             # What is not asked for is `None`, as it was before there was such an option.
             about |= {**heads, "anchor_predicts": anchor_predicts or None}
             agreed(out, options, about)

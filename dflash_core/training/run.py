@@ -1,5 +1,6 @@
 """A training run in a folder: what it needs to go on after any interruption, and the draft so far."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -12,7 +13,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from dflash_core.errors import DFlashError
-from dflash_core.training.data.store import write_whole
+from dflash_core.training.data.store import Sequences, write_whole
 from dflash_core.training.model import TrainableDraft
 from dflash_core.training.options import TrainOptions
 
@@ -20,7 +21,7 @@ STATE = "state.safetensors"
 RUN = "run.json"
 LOG = "log.jsonl"
 
-NOTED_LATER = ("mask_token_id",)
+NOTED_LATER = ("mask_token_id", "answers")
 """What a run file of an earlier version does not say: with nothing to compare, it is noted now."""
 
 
@@ -45,6 +46,14 @@ class Progress:
     pending: tuple[float, ...] = ()
 
 
+def fingerprint(answers: Sequences) -> str:
+    """What tells answers from others, wherever they are kept."""
+    digest = hashlib.sha256()
+    for part in (answers.tokens, answers.loss, answers.offsets):
+        digest.update(part.contiguous().numpy().data)
+    return f"{len(answers)} sequences, {digest.hexdigest()[:16]}"
+
+
 def agreed(folder: Path, options: TrainOptions, about: Mapping[str, Any]) -> dict[str, Any]:
     """What the run file of a folder has to say of a run.
 
@@ -61,7 +70,8 @@ def agreed(folder: Path, options: TrainOptions, about: Mapping[str, Any]) -> dic
         if known.get(name) != wanted.get(name):
             raise DFlashError(
                 f"{folder} holds a run with {name} = {known.get(name)!r}, not {wanted.get(name)!r}. "
-                "Resume it with its own options, or choose another folder."
+                "Resume it with its own options, or choose another folder, where "
+                f"--start {folder / 'draft'} goes on from what this one has learnt."
             )
     return noted
 

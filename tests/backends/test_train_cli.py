@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -10,7 +11,7 @@ import time
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tiny_folder import tiny_folder
 
 from dflash_core.checkpoint.load import load_checkpoint
@@ -167,6 +168,25 @@ def test_a_finished_draft_keeps_its_mask_token(tmp_path, target, data):
     with pytest.raises(DFlashError, match="holds a run with mask_token_id = 3, not 2"):
         train_command(str(target), data, tmp_path, **{**SMALL, "mask_token_id": 2})
     assert load_checkpoint(tmp_path / "draft").spec.mask_token_id == 3
+
+
+def test_a_run_goes_on_with_its_own_answers_only(tmp_path, target, data):
+    """More of them are others as well: which are held out, and in which order they come, is not the same."""
+    for name in ("grown", "others"):
+        shutil.copytree(data, tmp_path / name)
+    AnswerStore(tmp_path / "grown", {"target": str(target), "seed": 0}).add(
+        [Answer([1], [5, 6, 7], {"id": "x", "source": "made up"})]
+    )
+    shard = tmp_path / "others" / "shard-00000.safetensors"
+    content = load_file(shard)
+    content["tokens"][7] += 1
+    save_file(content, shard)
+    train_command(str(target), data, tmp_path / "run", **SMALL)
+    for name in ("grown", "others"):
+        with pytest.raises(DFlashError, match=r"holds a run with answers = '140 sequences, .*--start "):
+            train_command(str(target), tmp_path / name, tmp_path / "run", **SMALL)
+    moved = shutil.copytree(data, tmp_path / "moved")
+    train_command(str(target), moved, tmp_path / "run", **SMALL)
 
 
 def test_what_is_wrong_with_the_answers_is_said_before_anything_is_loaded_or_claimed(tmp_path, data):
