@@ -105,8 +105,9 @@ def train_command(
     from dflash_core.loading import load_target
     from dflash_core.training.batches import check_enough
     from dflash_core.training.card import NAME, model_card
-    from dflash_core.training.data.store import read_header, read_sequences, write_whole
+    from dflash_core.training.data.store import read_header, read_sequences
     from dflash_core.training.execution import Execution
+    from dflash_core.training.folder import write
     from dflash_core.training.ground import take_ground
     from dflash_core.training.options import TrainOptions
     from dflash_core.training.plan import draft_spec
@@ -172,7 +173,7 @@ def train_command(
             overwrite=True,
         )
         card = model_card(ground.target, ground.spec, corpus, made, options, read_log(out))
-        write_whole(folder / NAME, card.encode())
+        write(folder / NAME, card.encode())
         print(folder)
 
 

@@ -1,14 +1,15 @@
 """Files that are computed once for every shard of answers, each there complete or not at all."""
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from safetensors.torch import load_file
 from torch import Tensor
 
 from dflash_core.errors import DFlashError
-from dflash_core.training.data.store import shards, write_whole
+from dflash_core.training.data.store import read_shard, shards
+from dflash_core.training.folder import read_object, write
 
 Work = Callable[[Mapping[str, Tensor], Callable[[], None]], bytes]
 """What a shard's tensors become; to be told after every sequence."""
@@ -39,7 +40,7 @@ def compute_beside(
     """
     _claim(folder / f"{name}.json", header)
     todo = [shard for shard in shards(data) if not path_beside(folder, shard, ending).exists()]
-    loaded = {shard: load_file(shard) for shard in todo}
+    loaded = {shard: read_shard(shard) for shard in todo}
     total, done = sum(len(one["offsets"]) - 1 for one in loaded.values()), 0
 
     def one_more() -> None:
@@ -49,12 +50,7 @@ def compute_beside(
 
     for shard, content in loaded.items():
         found = work(content, one_more)
-        try:
-            write_whole(path_beside(folder, shard, ending), found)
-        except OSError as error:
-            raise DFlashError(
-                f"{folder} cannot be written: {error}. What is there already stays good."
-            ) from None
+        write(path_beside(folder, shard, ending), found, "What is there already stays good.")
 
 
 def path_beside(folder: Path, shard: Path, ending: str) -> Path:
@@ -70,14 +66,13 @@ def check_size(path: Path, shard: Path, size: int) -> None:
 
 def positions(data: Path) -> int:
     """Tokens of all sequences of a store."""
-    return sum(int(load_file(shard)["offsets"][-1]) for shard in shards(data))
+    return sum(int(read_shard(shard)["offsets"][-1]) for shard in shards(data))
 
 
 def _claim(path: Path, header: Mapping[str, object]) -> None:
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps(header).encode())
-    elif json.loads(path.read_text()) != header:
+    if not os.path.exists(path):  # no error where one may not look
+        write(path, json.dumps(header).encode())
+    elif (made := read_object(path)) != header:
         raise DFlashError(
-            f"{path} was made of {path.read_text()}, not of {json.dumps(header)}; use another folder."
+            f"{path} was made of {json.dumps(made)}, not of {json.dumps(header)}; use another folder."
         )

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from dflash_core.errors import DFlashError
 from dflash_core.target import TargetModel
 from dflash_core.training.beside import OnProgress, check_size, compute_beside, path_beside, positions
-from dflash_core.training.data.store import shards
+from dflash_core.training.data.store import read_shard, shards
 from dflash_core.training.likely import Likely, read_likely
 
 BYTES = 2
@@ -104,7 +103,7 @@ def read_shards(data: Path, folder: Path, width: int, with_likely: bool = False)
         path = path_beside(folder, shard, ENDING)
         if not path.exists():
             continue
-        content = load_file(shard)
+        content = read_shard(shard)
         total = int(content["offsets"][-1])
         check_size(path, shard, total * width * BYTES)
         mapped = np.memmap(path, dtype=np.int16, mode="c", shape=(total, width))

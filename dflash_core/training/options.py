@@ -7,6 +7,9 @@ from dflash_core.drafter.options import DTYPES
 from dflash_core.errors import SettingsError
 from dflash_core.training.loss import Weighting
 
+SEEDS = 1 << 26
+"""Seeds that there are: those of steps, rows and epochs follow from them, and must fit 64 bits."""
+
 
 @dataclass(frozen=True)
 class TrainOptions:
@@ -58,6 +61,8 @@ class TrainOptions:
         for name in ("steps", "batch", "anchors"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+        if not 0 <= self.seed < SEEDS:
+            raise SettingsError(f"seed is {self.seed}; it must be from 0 to {SEEDS - 1}.")
         if self.block_size < 2:
             raise SettingsError(
                 f"block_size is {self.block_size}; it must be at least 2, the anchor counted."

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,7 +14,8 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from dflash_core.errors import DFlashError
-from dflash_core.training.data.store import Sequences, write_whole
+from dflash_core.training.data.store import Sequences
+from dflash_core.training.folder import read_object, write, writing
 from dflash_core.training.model import TrainableDraft
 from dflash_core.training.options import TrainOptions
 
@@ -62,7 +64,7 @@ def agreed(folder: Path, options: TrainOptions, about: Mapping[str, Any]) -> dic
     """
     wanted = json.loads(json.dumps({**asdict(options), **about}))
     path = folder / RUN
-    kept = json.loads(path.read_text()) if path.exists() else wanted
+    kept = read_object(path) if os.path.exists(path) else wanted
     noted = {**{name: wanted[name] for name in NOTED_LATER if name in wanted}, **kept}
     # An option that came with a later version than the run's was at its default.
     known = {**asdict(TrainOptions()), **noted}
@@ -83,11 +85,7 @@ def begin(folder: Path, options: TrainOptions, about: Mapping[str, Any]) -> None
         DFlashError: it holds a run with other options, or cannot be written to.
     """
     noted = agreed(folder, options, about)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / RUN, json.dumps(noted, indent=1).encode())
-    except OSError as error:
-        raise DFlashError(f"{folder} cannot be written to: {error}.") from None
+    write(folder / RUN, json.dumps(noted, indent=1).encode())
 
 
 def save_state(
@@ -104,12 +102,8 @@ def save_state(
         tensors[f"weight/{name}"] = parameter.detach()
         for key, value in optimizer.state[parameter].items():
             tensors[f"{key}/{name}"] = value
-    try:
-        write_whole(folder / STATE, save(tensors, {"progress": json.dumps(asdict(progress))}))
-    except OSError as error:
-        raise DFlashError(
-            f"{folder / STATE} cannot be written: {error}. The state before it is safe."
-        ) from None
+    content = save(tensors, {"progress": json.dumps(asdict(progress))})
+    write(folder / STATE, content, "The state before it is safe.")
 
 
 def load_state(folder: Path, model: TrainableDraft, optimizer: torch.optim.Optimizer) -> Progress | None:
@@ -141,7 +135,8 @@ def log(folder: Path, progress: Progress) -> None:
     """Append a line to the log; lines of steps that were lost to a kill are dropped on resuming."""
     line = asdict(replace(progress, pending=()))
     del line["pending"]
-    with (folder / LOG).open("a") as file:
+    path = folder / LOG
+    with writing(path, "The last saved state is safe."), path.open("a") as file:
         file.write(json.dumps(line) + "\n")
 
 
@@ -150,9 +145,17 @@ def read_log(folder: Path, until: int | None = None) -> list[Progress]:
     path = folder / LOG
     if not path.exists():
         return []
-    lines = [Progress(**json.loads(line)) for line in path.read_text().splitlines() if line.endswith("}")]
+    lines = [line for text in path.read_text(errors="replace").splitlines() if (line := _line(text))]
     found = {line.step: line for line in lines if until is None or line.step <= until}
     return [found[step] for step in sorted(found)]
+
+
+def _line(text: str) -> Progress | None:
+    """`None` for what a full disk or a crash left of a line."""
+    try:
+        return Progress(**json.loads(text))
+    except (ValueError, TypeError):
+        return None
 
 
 def _metadata(path: Path) -> dict[str, str]:

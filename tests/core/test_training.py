@@ -289,6 +289,8 @@ def test_training_goes_on_from_another_draft(tmp_path):
         {"gamma": -1.0},
         {"dtype": "int8"},
         {"weighting": "x"},
+        {"seed": 99999999999999999},
+        {"seed": -1},
     ],
 )
 def test_options_that_make_no_sense(changes):

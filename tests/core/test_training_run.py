@@ -1,12 +1,17 @@
 """A training run in its folder: which run it is, who works in it, and what is said of damaged files."""
 
+import errno
 import json
+import os
 
 import pytest
 
 from dflash_core.errors import DFlashError
+from dflash_core.training.beside import compute_beside, positions
+from dflash_core.training.data.store import Answer, AnswerStore
+from dflash_core.training.features import read_shards
 from dflash_core.training.options import TrainOptions
-from dflash_core.training.run import RUN, begin
+from dflash_core.training.run import LOG, RUN, Progress, begin, log, read_log
 
 ABOUT = {"target": "toy", "mask_token_id": 16}
 
@@ -17,3 +22,73 @@ def test_a_run_of_a_version_that_did_not_note_a_fact_notes_it_now(tmp_path):
     assert json.loads((tmp_path / RUN).read_text())["mask_token_id"] == 16
     with pytest.raises(DFlashError, match="mask_token_id = 16, not 3"):
         begin(tmp_path, TrainOptions(), {**ABOUT, "mask_token_id": 3})
+
+
+@pytest.fixture
+def data(tmp_path):
+    AnswerStore(tmp_path / "data", {}).add([Answer([1, 2], [3, 4, 5], {"id": "a", "source": "made up"})])
+    return tmp_path / "data"
+
+
+def compute(data, folder, **header):
+    compute_beside(data, folder, "kind", "end", header, lambda content, one_more: b"content")
+
+
+def test_a_damaged_shard_is_named_whoever_reads_it(tmp_path, data):
+    features = tmp_path / "features"
+    compute(data, features)
+    (features / "shard-00000.bf16").touch()
+    shard = data / "shard-00000.safetensors"
+    shard.write_bytes(shard.read_bytes()[:40])
+    for read in (
+        lambda: positions(data),
+        lambda: compute(data, tmp_path / "others"),
+        lambda: read_shards(data, features, 8),
+    ):
+        with pytest.raises(DFlashError, match=r"shard-00000\.safetensors is damaged"):
+            read()
+
+
+def test_a_damaged_file_of_a_folder_is_named(tmp_path, data):
+    compute(data, tmp_path / "features")
+    (tmp_path / "features" / "kind.json").write_text("")
+    with pytest.raises(DFlashError, match=r"kind\.json is damaged.*another folder"):
+        compute(data, tmp_path / "features")
+    (tmp_path / RUN).write_text("[1]")
+    with pytest.raises(DFlashError, match=r"run\.json is damaged.*another folder"):
+        begin(tmp_path, TrainOptions(), ABOUT)
+
+
+def test_a_torn_line_of_the_log_is_left_out(tmp_path):
+    """Even where the run went on behind it; it holds nothing that a resumed run needs."""
+    lines = [Progress(step, 1.0, None, 10 * step, 0.5) for step in (50, 100, 150)]
+    for line in lines:
+        log(tmp_path, line)
+    whole = (tmp_path / LOG).read_text().splitlines(keepends=True)
+    (tmp_path / LOG).write_text(whole[0] + whole[1][:40] + whole[2] + '{"step": 7}\n' + "7\n" + whole[2])
+    assert read_log(tmp_path) == [lines[0], lines[2]]
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(tmp_path, data):
+    """Nothing is below a file."""
+    file = tmp_path / "file"
+    file.touch()
+    for write in (
+        lambda: compute(data, file),
+        lambda: compute(data, file / "below"),
+        lambda: begin(file, TrainOptions(), ABOUT),
+        lambda: log(file, Progress(1, 1.0, None, 1, 1.0)),
+    ):
+        with pytest.raises(DFlashError, match=r"file.* cannot be written"):
+            write()
+
+
+def test_a_full_disk_is_said_with_the_file(tmp_path, data, monkeypatch):
+    def full(path, content):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("dflash_core.training.folder.write_whole", full)
+    with pytest.raises(DFlashError, match=r"kind\.json cannot be written: No space left"):
+        compute(data, tmp_path / "features")
+    with pytest.raises(DFlashError, match=r"run\.json cannot be written: No space left"):
+        begin(tmp_path, TrainOptions(), ABOUT)

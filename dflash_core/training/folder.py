@@ -1,0 +1,54 @@
+"""Files of a folder that a command works in for hours; what goes wrong with one is said with its name."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from dflash_core.errors import DFlashError
+from dflash_core.training.data.store import write_whole
+
+ELSEWHERE = "Make room, or choose another folder."
+
+
+@contextmanager
+def writing(path: Path, then: str = ELSEWHERE) -> Iterator[None]:
+    """Within it a file is written, and its folder made.
+
+    Args:
+        then: what to do when that fails, or what is safe nevertheless.
+
+    Raises:
+        DFlashError: it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise DFlashError(f"{path} cannot be written: {error.strerror or error}. {then}") from None
+
+
+def write(path: Path, content: bytes, then: str = ELSEWHERE) -> None:
+    """Write a file whole or not at all; see `writing`."""
+    with writing(path, then):
+        write_whole(path, content)
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file that says what a folder was made of.
+
+    Raises:
+        DFlashError: it cannot be read, or is damaged.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DFlashError(f"{path} cannot be read: {error.strerror}.") from None
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise DFlashError(
+            f"{path} is damaged: it must be a JSON object. Restore it, or choose another folder."
+        )
+    return found
