@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -107,14 +108,14 @@ def train_command(
     from dflash_core.training.card import NAME, model_card
     from dflash_core.training.data.store import read_header, read_sequences
     from dflash_core.training.execution import Execution
-    from dflash_core.training.folder import write
+    from dflash_core.training.folder import alone, write
     from dflash_core.training.ground import take_ground
     from dflash_core.training.options import TrainOptions
     from dflash_core.training.plan import draft_spec
     from dflash_core.training.processes import joined
     from dflash_core.training.run import agreed, begin, fingerprint, read_log
 
-    with joined(device) as processes:
+    with joined(device) as processes, ExitStack() as held:
         options = TrainOptions(
             steps=steps,
             batch=batch,
@@ -156,6 +157,7 @@ def train_command(
             about |= {**heads, "anchor_predicts": anchor_predicts or None}
             agreed(out, options, about)
             ground = take_ground(model, spec, answers, given_tensors(spec, options), options.seed)
+            held.enter_context(alone(out))
             prepare(model, spec, data, kept, options.distill > 0)
             begin(out, options, about)
             return ground

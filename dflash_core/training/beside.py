@@ -2,14 +2,14 @@
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from torch import Tensor
 
 from dflash_core.errors import DFlashError
 from dflash_core.training.data.store import read_shard, shards
-from dflash_core.training.folder import read_object, write
+from dflash_core.training.folder import alone, read_object, write
 
 Work = Callable[[Mapping[str, Tensor], Callable[[], None]], bytes]
 """What a shard's tensors become; to be told after every sequence."""
@@ -36,10 +36,17 @@ def compute_beside(
         header: what that is.
 
     Raises:
-        DFlashError: the files in the folder were made of something else, or the disk is full.
+        DFlashError: the files in the folder were made of something else, another process is computing them,
+            or the disk is full.
     """
     _claim(folder / f"{name}.json", header)
     todo = [shard for shard in shards(data) if not path_beside(folder, shard, ending).exists()]
+    if todo:  # others may read what is complete
+        with alone(folder):
+            _compute(todo, folder, ending, work, on_progress)
+
+
+def _compute(todo: Sequence[Path], folder: Path, ending: str, work: Work, on_progress: OnProgress) -> None:
     loaded = {shard: read_shard(shard) for shard in todo}
     total, done = sum(len(one["offsets"]) - 1 for one in loaded.values()), 0
 

@@ -1,5 +1,6 @@
 """Files of a folder that a command works in for hours; what goes wrong with one is said with its name."""
 
+import fcntl
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dflash_core.errors import DFlashError
-from dflash_core.training.data.store import write_whole
+from dflash_core.training.data.store import LOCK, write_whole
 
 ELSEWHERE = "Make room, or choose another folder."
 
@@ -33,6 +34,26 @@ def write(path: Path, content: bytes, then: str = ELSEWHERE) -> None:
     """Write a file whole or not at all; see `writing`."""
     with writing(path, then):
         write_whole(path, content)
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Within it no other process may write to a folder; what one that was killed left half written is gone.
+
+    Raises:
+        DFlashError: another process is within, or the folder cannot be written to.
+    """
+    path = folder / LOCK
+    with writing(path):
+        file = path.open("w")
+    with file as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise DFlashError(f"Another process is writing to {folder}. Wait for it, or stop it.") from None
+        for scratch in folder.glob(".*.part"):
+            scratch.unlink(missing_ok=True)
+        yield
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from dflash_core.checkpoint.load import load_checkpoint
 from dflash_core.cli.train import train_command
 from dflash_core.errors import DFlashError
 from dflash_core.training.data.store import Answer, AnswerStore
+from dflash_core.training.folder import alone
 
 STEPS = 300
 
@@ -145,13 +146,13 @@ def test_distillation_uses_the_hidden_states_that_are_there(tmp_path, target, da
     small = {**SMALL, "features": features}
     train_command(str(target), data, tmp_path / "plain", **small)
     assert "likeliest" not in capsys.readouterr().err
-    before = {path.name: path.stat().st_mtime_ns for path in features.iterdir()}
+    before = {path.name: path.stat().st_mtime_ns for path in features.glob("[!.]*")}
     assert sorted(before) == ["features.json", "shard-00000.bf16"]
 
     train_command(str(target), data, tmp_path / "distilled", distill=0.5, **small)
     said = capsys.readouterr()
     assert "The target's likeliest tokens take 0.00 GiB more." in said.err
-    after = {path.name: path.stat().st_mtime_ns for path in features.iterdir()}
+    after = {path.name: path.stat().st_mtime_ns for path in features.glob("[!.]*")}
     assert sorted(after.keys() - before.keys()) == ["shard-00000.top8", "top8.json"]
     assert all(after[name] == before[name] for name in before)
     assert "| distill | 0.5 |" in (tmp_path / "distilled" / "draft" / "README.md").read_text()
@@ -187,6 +188,12 @@ def test_a_run_goes_on_with_its_own_answers_only(tmp_path, target, data):
             train_command(str(target), tmp_path / name, tmp_path / "run", **SMALL)
     moved = shutil.copytree(data, tmp_path / "moved")
     train_command(str(target), moved, tmp_path / "run", **SMALL)
+
+
+def test_two_commands_do_not_train_in_one_folder(tmp_path, target, data):
+    with alone(tmp_path / "run"), pytest.raises(DFlashError, match=r"Another process is writing to .*run"):
+        train_command(str(target), data, tmp_path / "run", **SMALL)
+    assert not (tmp_path / "run" / "features").exists()
 
 
 def test_what_is_wrong_with_the_answers_is_said_before_anything_is_loaded_or_claimed(tmp_path, data):

@@ -10,6 +10,7 @@ from dflash_core.errors import DFlashError
 from dflash_core.training.beside import compute_beside, positions
 from dflash_core.training.data.store import Answer, AnswerStore
 from dflash_core.training.features import read_shards
+from dflash_core.training.folder import alone
 from dflash_core.training.options import TrainOptions
 from dflash_core.training.run import LOG, RUN, Progress, begin, log, read_log
 
@@ -92,3 +93,33 @@ def test_a_full_disk_is_said_with_the_file(tmp_path, data, monkeypatch):
         compute(data, tmp_path / "features")
     with pytest.raises(DFlashError, match=r"run\.json cannot be written: No space left"):
         begin(tmp_path, TrainOptions(), ABOUT)
+
+
+def test_a_folder_is_one_commands_and_what_a_kill_left_behind_is_swept(tmp_path):
+    folder = tmp_path / "run"
+    with alone(folder):
+        left = folder / ".state.safetensors.77.part"
+        left.touch()
+        with pytest.raises(DFlashError, match=r"Another process is writing to .*run"), alone(folder):
+            pass
+        assert left.exists()
+    with alone(folder):
+        assert not left.exists()
+
+
+def test_hidden_states_are_computed_by_one_command(tmp_path, data):
+    """Which others may read meanwhile, once they are all there."""
+    features = tmp_path / "features"
+    features.mkdir()
+    left = features / ".shard-00000.end.77.part"
+    left.touch()
+    with (
+        alone(features),
+        pytest.raises(DFlashError, match=r"Another process is writing to .*features"),
+    ):
+        compute(data, features)
+    left.touch()
+    compute(data, features)
+    assert not left.exists()
+    with alone(features):
+        compute(data, features)
