@@ -164,7 +164,7 @@ def train_command(
 
         ground = processes.share(make)
         corpus = corpus_of(data, kept, ground.spec, options)
-        draft = run(ground, corpus, options, execution, out, save_every)
+        draft, step = run(ground, corpus, options, execution, out, save_every)
         if not execution.leads:
             return
         folder = save_checkpoint(
@@ -177,6 +177,8 @@ def train_command(
         card = model_card(ground.target, ground.spec, corpus, made, options, read_log(out))
         write(folder / NAME, card.encode())
         print(folder)
+        if step < options.steps:  # asked of any of the processes
+            raise KeyboardInterrupt
 
 
 def given_tensors(spec: DraftSpec, options: TrainOptions) -> dict[str, torch.Tensor] | None:
@@ -233,8 +235,8 @@ def run(
     execution: Execution,
     out: Path,
     save_every: float,
-) -> TrainableDraft:
-    """Train, or go on; the draft as it is at the end or at Ctrl-C."""
+) -> tuple[TrainableDraft, int]:
+    """Train, or go on; the draft as it is at the end or at Ctrl-C, and how many steps it has learnt."""
     from dflash_core.cli.interrupt import graceful
     from dflash_core.training.model import TrainableDraft
     from dflash_core.training.trainer import Trainer
@@ -248,7 +250,7 @@ def run(
         )
     if execution.leads:
         output.note(f"{done.step} of {options.steps} steps, {done.seconds:.0f} s in all.")
-    return model.cpu()
+    return model.cpu(), done.step
 
 
 def report(progress: Progress, steps: int) -> None:

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from tiny_folder import tiny_folder
 
 from dflash_core.checkpoint.load import load_checkpoint
+from dflash_core.cli import train
 from dflash_core.cli.train import train_command
 from dflash_core.errors import DFlashError
 from dflash_core.training.data.store import Answer, AnswerStore
@@ -188,6 +189,19 @@ def test_a_run_goes_on_with_its_own_answers_only(tmp_path, target, data):
             train_command(str(target), tmp_path / name, tmp_path / "run", **SMALL)
     moved = shutil.copytree(data, tmp_path / "moved")
     train_command(str(target), moved, tmp_path / "run", **SMALL)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_command_says_so_after_it_has_saved(tmp_path, target, data, monkeypatch, number):
+    """In its exit code, so that a script does not take half a draft for a whole one."""
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "report", lambda *_: os.kill(os.getpid(), number))
+        with pytest.raises(KeyboardInterrupt):
+            train_command(str(target), data, tmp_path, **{**SMALL, "steps": 60})
+    assert (tmp_path / "draft" / "README.md").exists()
+    assert load_checkpoint(tmp_path / "draft").spec.block_size == 4
+    train_command(str(target), data, tmp_path, **{**SMALL, "steps": 60})
+    assert max(losses(tmp_path)) == 60
 
 
 def test_two_commands_do_not_train_in_one_folder(tmp_path, target, data):
