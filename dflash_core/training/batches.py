@@ -111,13 +111,14 @@ def collate(
     """Sequences with random anchors: committed tokens whose next token is the target's own.
 
     Args:
-        anchors: at most so many a sequence, none twice.
+        anchors: at most so many a sequence, none twice; no more are padded than the longest has tokens.
         slots: S, block size.
         rows: which of the sequences are wanted, all when `None`; they come as they would among all.
     """
     generator = torch.Generator().manual_seed(seed)
     rows = range(len(chosen)) if rows is None else rows
     length = -(-max(map(corpus.length, chosen)) // MULTIPLE) * MULTIPLE
+    anchors = min(anchors, length)
     first = corpus.shards[0]
     taps = torch.zeros(len(rows), length, first.features.shape[1], dtype=first.features.dtype)
     places = torch.full((len(rows), anchors), -1)

@@ -1,5 +1,6 @@
 """What a training run is asked for."""
 
+import math
 from dataclasses import dataclass
 from typing import get_args
 
@@ -69,8 +70,12 @@ class TrainOptions:
             )
         if not 0 < self.learning_rate < 1:
             raise SettingsError(f"learning_rate is {self.learning_rate}; it must lie between 0 and 1.")
-        if self.gamma <= 0:
-            raise SettingsError(f"gamma is {self.gamma}; it must be above 0.")
+        for name in ("gamma", "clip"):
+            if not 0 < (value := getattr(self, name)) < math.inf:  # which is not so of NaN either
+                raise SettingsError(f"{name} is {value}; it must be a finite number above 0.")
+        for name in ("noise", "weight_decay"):
+            if not 0 <= (value := getattr(self, name)) < math.inf:
+                raise SettingsError(f"{name} is {value}; it must be a finite number, 0 or more.")
         if not 0 <= self.warmup < 1:
             raise SettingsError(f"warmup is {self.warmup}; it is a share of the steps, from 0 up to 1.")
         if not 0 <= self.distill <= 1:

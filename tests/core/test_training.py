@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from dflash_core.checkpoint.base import DraftCheckpoint
 from dflash_core.checkpoint.save import save_checkpoint
 from dflash_core.drafter.network import DraftNetwork
-from dflash_core.errors import CheckpointError, DFlashError, SettingsError, UnsupportedError
+from dflash_core.errors import CheckpointError, DFlashError, UnsupportedError
 from dflash_core.spec import LayerSpec, MarkovSpec
 from dflash_core.training import conv
 from dflash_core.training.batches import HELD_OUT, Corpus, collate, epoch
@@ -176,6 +176,17 @@ def test_anchors_are_tokens_that_the_targets_own_follow():
     assert not torch.equal(batch.anchors, again.anchors)
 
 
+def test_no_more_anchors_are_padded_than_a_sequence_has_tokens():
+    text = corpus(small_spec())
+    chosen = text.training[:6]
+    some, many = (collate(text, chosen, anchors, slots=5, seed=7) for anchors in (64, 100_000))
+    assert many.anchors.shape[1] == many.taps.shape[1] <= 64
+    for name in ("anchors", "anchor_tokens", "labels"):
+        assert torch.equal(getattr(some, name), getattr(many, name)), name
+    part = collate(text, chosen, 100_000, slots=5, seed=7, rows=range(2))
+    assert part.anchors.shape[1] == many.anchors.shape[1]  # of the batch, whoever computes which rows
+
+
 def markov_spec():
     return small_spec(markov=MarkovSpec(5))
 
@@ -278,24 +289,6 @@ def test_training_goes_on_from_another_draft(tmp_path):
     )
     with pytest.raises(CheckpointError, match="has Markov head, which would be lost"):
         draft_tensors(spec, tmp_path / "rich")
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"steps": 0},
-        {"block_size": 1},
-        {"learning_rate": 0.0},
-        {"gamma": -1.0},
-        {"dtype": "int8"},
-        {"weighting": "x"},
-        {"seed": 99999999999999999},
-        {"seed": -1},
-    ],
-)
-def test_options_that_make_no_sense(changes):
-    with pytest.raises(SettingsError, match=next(iter(changes))):
-        TrainOptions(**changes)
 
 
 def test_the_learning_rate_rises_and_falls():

@@ -2,11 +2,12 @@
 
 import errno
 import json
+import math
 import os
 
 import pytest
 
-from dflash_core.errors import DFlashError
+from dflash_core.errors import DFlashError, SettingsError
 from dflash_core.training.beside import compute_beside, positions
 from dflash_core.training.data.store import Answer, AnswerStore
 from dflash_core.training.features import read_shards
@@ -15,6 +16,35 @@ from dflash_core.training.options import TrainOptions
 from dflash_core.training.run import LOG, RUN, Progress, begin, log, read_log
 
 ABOUT = {"target": "toy", "mask_token_id": 16}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"steps": 0},
+        {"block_size": 1},
+        {"learning_rate": 0.0},
+        {"learning_rate": math.nan},
+        {"gamma": -1.0},
+        {"gamma": math.nan},
+        {"gamma": math.inf},
+        {"noise": -1.0},
+        {"noise": math.nan},
+        {"weight_decay": -0.1},
+        {"weight_decay": math.nan},
+        {"clip": 0.0},
+        {"clip": math.nan},
+        {"warmup": 1.0},
+        {"dtype": "int8"},
+        {"weighting": "x"},
+        {"seed": 99999999999999999},
+        {"seed": -1},
+    ],
+    ids=str,
+)
+def test_options_that_make_no_sense(changes):
+    with pytest.raises(SettingsError, match=next(iter(changes))):
+        TrainOptions(**changes)
 
 
 def test_a_run_of_a_version_that_did_not_note_a_fact_notes_it_now(tmp_path):
