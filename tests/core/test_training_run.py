@@ -6,11 +6,16 @@ import math
 import os
 
 import pytest
+import torch
+from drafter_spec import small_spec
 
 from dflash_core.errors import DFlashError, SettingsError
+from dflash_core.spec import LayerSpec
+from dflash_core.training.batches import Corpus
 from dflash_core.training.beside import compute_beside, positions
+from dflash_core.training.card import model_card
 from dflash_core.training.data.store import Answer, AnswerStore
-from dflash_core.training.features import read_shards
+from dflash_core.training.features import Shard, read_shards
 from dflash_core.training.folder import alone
 from dflash_core.training.options import TrainOptions
 from dflash_core.training.run import LOG, RUN, Progress, begin, log, read_log
@@ -153,3 +158,13 @@ def test_hidden_states_are_computed_by_one_command(tmp_path, data):
     assert not left.exists()
     with alone(features):
         compute(data, features)
+
+
+def test_the_card_counts_in_plain_words():
+    """One is not many."""
+    shard = Shard(torch.zeros(8), torch.ones(8, dtype=torch.bool), torch.tensor([0, 3, 8]), torch.zeros(8, 1))
+    spec = small_spec(layers=(LayerSpec(None, False),))
+    card = model_card("toy", spec, Corpus.of([shard]), {}, TrainOptions(), [])
+    assert "1 layer, taps" in card
+    assert "1 answer held out" in card
+    assert "2 answers of the target" in card
