@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from dflash_core.training.options import TrainOptions
     from dflash_core.training.run import Progress
 
-GIB = 2**30
-
 
 def train_command(
     target: Annotated[str, typer.Option(help="Folder of the target, or an id that the engine knows.")],
@@ -199,7 +197,11 @@ def prepare(
 
     Args:
         with_likely: and what the target thought likely after every token.
+
+    Raises:
+        DFlashError: they do not fit on the disk.
     """
+    from dflash_core.training.beside import GIB, check_room
     from dflash_core.training.features import compute_features, size_of
     from dflash_core.training.likely import compute_likely, size_of_likely
 
@@ -207,6 +209,7 @@ def prepare(
     output.note(f"Hidden states in {folder} take {size_of(data, width) / GIB:.2f} GiB in all.")
     if with_likely:
         output.note(f"The target's likeliest tokens take {size_of_likely(data) / GIB:.2f} GiB more.")
+    check_room(folder, size_of(data, width, folder) + (size_of_likely(data, folder) if with_likely else 0))
     with output.progress() as bar:
         task = bar.add_task("hidden states", total=None)
         compute_features(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from torch import Tensor
 from dflash_core.errors import DFlashError
 from dflash_core.training.data.store import read_shard, shards
 from dflash_core.training.folder import alone, read_object, write
+
+GIB = 2**30
 
 Work = Callable[[Mapping[str, Tensor], Callable[[], None]], bytes]
 """What a shard's tensors become; to be told after every sequence."""
@@ -40,7 +43,7 @@ def compute_beside(
             or the disk is full.
     """
     _claim(folder / f"{name}.json", header)
-    todo = [shard for shard in shards(data) if not path_beside(folder, shard, ending).exists()]
+    todo = missing(data, folder, ending)
     if todo:  # others may read what is complete
         with alone(folder):
             _compute(todo, folder, ending, work, on_progress)
@@ -71,9 +74,25 @@ def check_size(path: Path, shard: Path, size: int) -> None:
         raise DFlashError(f"{path} does not fit {shard}; delete it to have it computed again.")
 
 
-def positions(data: Path) -> int:
-    """Tokens of all sequences of a store."""
-    return sum(int(read_shard(shard)["offsets"][-1]) for shard in shards(data))
+def missing(data: Path, folder: Path, ending: str) -> list[Path]:
+    """Shards that have no file yet."""
+    return [shard for shard in shards(data) if not path_beside(folder, shard, ending).exists()]
+
+
+def positions(some: Sequence[Path]) -> int:
+    """Tokens of all sequences of some shards."""
+    return sum(int(read_shard(shard)["offsets"][-1]) for shard in some)
+
+
+def check_room(folder: Path, size: int) -> None:
+    """Raises DFlashError where so many bytes more do not fit on a folder's disk; it may not exist yet."""
+    place = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.exists(path))
+    free = shutil.disk_usage(place).free
+    if size > free:
+        raise DFlashError(
+            f"Hidden states in {folder} need {size / GIB:.2f} GiB more, but its disk has "
+            f"{free / GIB:.2f} GiB free. Make room, or choose another place with --features."
+        )
 
 
 def _claim(path: Path, header: Mapping[str, object]) -> None:

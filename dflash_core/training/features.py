@@ -11,7 +11,14 @@ from torch import Tensor
 
 from dflash_core.errors import DFlashError
 from dflash_core.target import TargetModel
-from dflash_core.training.beside import OnProgress, check_size, compute_beside, path_beside, positions
+from dflash_core.training.beside import (
+    OnProgress,
+    check_size,
+    compute_beside,
+    missing,
+    path_beside,
+    positions,
+)
 from dflash_core.training.data.store import read_shard, shards
 from dflash_core.training.likely import Likely, read_likely
 
@@ -40,13 +47,15 @@ class Shard:
         return len(self.offsets) - 1
 
 
-def size_of(data: Path, width: int) -> int:
+def size_of(data: Path, width: int, folder: Path | None = None) -> int:
     """Bytes that the features of a data set take, before any is computed.
 
     Args:
         width: P * D of the target.
+        folder: count only what it lacks.
     """
-    return positions(data) * width * BYTES
+    some = shards(data) if folder is None else missing(data, folder, ENDING)
+    return positions(some) * width * BYTES
 
 
 def compute_features(

@@ -11,7 +11,15 @@ from torch import Tensor
 
 from dflash_core.rollback.base import RollbackPlan
 from dflash_core.target import TargetModel, TargetOutput
-from dflash_core.training.beside import OnProgress, check_size, compute_beside, path_beside, positions
+from dflash_core.training.beside import (
+    OnProgress,
+    check_size,
+    compute_beside,
+    missing,
+    path_beside,
+    positions,
+)
+from dflash_core.training.data.store import shards
 from dflash_core.tree import chain
 
 TOP = 8
@@ -60,9 +68,9 @@ class Likely:
         return labels, probs / probs.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
 
 
-def size_of_likely(data: Path) -> int:
-    """Bytes that a data set takes, before anything is computed."""
-    return positions(data) * BYTES
+def size_of_likely(data: Path, folder: Path | None = None) -> int:
+    """Bytes that a data set takes, before anything is computed; with a folder only those that it lacks."""
+    return positions(shards(data) if folder is None else missing(data, folder, ENDING)) * BYTES
 
 
 @torch.no_grad()

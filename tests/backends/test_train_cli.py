@@ -204,6 +204,16 @@ def test_an_interrupted_command_says_so_after_it_has_saved(tmp_path, target, dat
     assert max(losses(tmp_path)) == 60
 
 
+def test_a_full_disk_is_noticed_before_the_hidden_states(tmp_path, target, data, monkeypatch):
+    free = shutil.disk_usage(tmp_path)._replace(free=1000)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda path: free)
+        with pytest.raises(DFlashError, match=r"need 0\.00 GiB more, but its disk has 0\.00 GiB free"):
+            train_command(str(target), data, tmp_path / "run", **SMALL)
+    assert not (tmp_path / "run" / "run.json").exists()
+    assert not (tmp_path / "run" / "features").exists()
+
+
 def test_two_commands_do_not_train_in_one_folder(tmp_path, target, data):
     with alone(tmp_path / "run"), pytest.raises(DFlashError, match=r"Another process is writing to .*run"):
         train_command(str(target), data, tmp_path / "run", **SMALL)

@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import os
+import shutil
 
 import pytest
 import torch
@@ -12,11 +13,12 @@ from drafter_spec import small_spec
 from dflash_core.errors import DFlashError, SettingsError
 from dflash_core.spec import LayerSpec
 from dflash_core.training.batches import Corpus
-from dflash_core.training.beside import compute_beside, positions
+from dflash_core.training.beside import check_room, compute_beside, positions
 from dflash_core.training.card import model_card
 from dflash_core.training.data.store import Answer, AnswerStore
-from dflash_core.training.features import Shard, read_shards
+from dflash_core.training.features import Shard, read_shards, size_of
 from dflash_core.training.folder import alone
+from dflash_core.training.likely import size_of_likely
 from dflash_core.training.options import TrainOptions
 from dflash_core.training.run import LOG, RUN, Progress, begin, log, read_log
 
@@ -77,7 +79,7 @@ def test_a_damaged_shard_is_named_whoever_reads_it(tmp_path, data):
     shard = data / "shard-00000.safetensors"
     shard.write_bytes(shard.read_bytes()[:40])
     for read in (
-        lambda: positions(data),
+        lambda: positions([shard]),
         lambda: compute(data, tmp_path / "others"),
         lambda: read_shards(data, features, 8),
     ):
@@ -158,6 +160,22 @@ def test_hidden_states_are_computed_by_one_command(tmp_path, data):
     assert not left.exists()
     with alone(features):
         compute(data, features)
+
+
+def test_hidden_states_that_do_not_fit_on_the_disk_are_refused(tmp_path, data, monkeypatch):
+    """What is there needs no more room; a folder that is not there yet is on its parent's disk."""
+    folder = tmp_path / "not" / "yet"
+    assert size_of(data, 8) == size_of(data, 8, folder) == 5 * 8 * 2
+    folder.mkdir(parents=True)
+    (folder / "shard-00000.bf16").touch()
+    assert size_of(data, 8, folder) == 0
+    assert size_of_likely(data, folder) == size_of_likely(data) > 0
+
+    free = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: free)
+    check_room(tmp_path / "neither" / "yet", 1000)
+    with pytest.raises(DFlashError, match=r"has 0\.00 GiB free.*Make room"):
+        check_room(tmp_path / "neither" / "yet", 1001)
 
 
 def test_the_card_counts_in_plain_words():
