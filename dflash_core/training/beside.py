@@ -91,7 +91,7 @@ def check_room(folder: Path, size: int) -> None:
     if size > free:
         raise DFlashError(
             f"Hidden states in {folder} need {size / GIB:.2f} GiB more, but its disk has "
-            f"{free / GIB:.2f} GiB free. Make room, or choose another place with --features."
+            f"{free / GIB:.2f} GiB free. Make room, choose another place with --features, or --features none."
         )
 
 

@@ -17,7 +17,7 @@ from tiny_folder import tiny_folder
 from dflash_core.checkpoint.load import load_checkpoint
 from dflash_core.cli import train
 from dflash_core.cli.train import train_command
-from dflash_core.errors import DFlashError
+from dflash_core.errors import DFlashError, SettingsError
 from dflash_core.training.data.store import Answer, AnswerStore
 from dflash_core.training.folder import alone
 
@@ -123,7 +123,9 @@ def test_two_launched_processes_are_one_run_that_can_be_killed(tmp_path, target,
     first.communicate()
     assert 60 not in losses(launched), "it was done before it could be killed"
 
-    second = start(target, data, launched, *short, "--accumulate", "2", launcher=launch())
+    second = start(
+        target, data, launched, *short, "--accumulate", "2", "--features", "none", launcher=launch()
+    )
     out, errors = second.communicate(timeout=300)
     assert second.returncode == 0, errors
     assert out.strip() == str(launched / "draft")
@@ -212,6 +214,19 @@ def test_a_full_disk_is_noticed_before_the_hidden_states(tmp_path, target, data,
             train_command(str(target), data, tmp_path / "run", **SMALL)
     assert not (tmp_path / "run" / "run.json").exists()
     assert not (tmp_path / "run" / "features").exists()
+
+
+def test_hidden_states_that_are_not_kept_teach_the_same(tmp_path, target, data):
+    """To the last bit, and with nothing of them on disk; what was likely is kept, so it needs a folder."""
+    more = {**SMALL, "steps": 5, "start": "target", "noise": 0.05}
+    train_command(str(target), data, tmp_path / "kept", **more)
+    train_command(str(target), data, tmp_path / "fresh", **more, features="none")
+    ours, theirs = (load_file(tmp_path / name / "state.safetensors") for name in ("fresh", "kept"))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert not (tmp_path / "fresh" / "features").exists()
+    with pytest.raises(SettingsError, match=r"distill is 0\.5.*--features"):
+        train_command(str(target), data, tmp_path / "distilled", **SMALL, features="none", distill=0.5)
+    assert not (tmp_path / "distilled").exists()
 
 
 def test_two_commands_do_not_train_in_one_folder(tmp_path, target, data):
