@@ -50,6 +50,9 @@ def train_command(
     ] = 1,
     anchors: Annotated[int, typer.Option(help="Blocks a sequence and step, at random places.")] = 32,
     learning_rate: Annotated[float, typer.Option(help="Peak of the cosine.")] = 1e-3,
+    warm_up: Annotated[float, typer.Option(help="Share of the steps in which it rises to that.")] = 0.04,
+    weight_decay: Annotated[float, typer.Option(help="Of AdamW, on matrices.")] = 0.01,
+    clip: Annotated[float, typer.Option(help="Largest norm of a step's gradient.")] = 1.0,
     gamma: Annotated[float, typer.Option(help="Slot k weighs exp(-(k - 1) / gamma).")] = 4.0,
     weighting: Annotated[str, typer.Option(help="decay, or dpace: by the draft's own confidence.")] = "decay",
     distill: Annotated[
@@ -128,6 +131,9 @@ def train_command(
             anchors=anchors,
             block_size=block_size,
             learning_rate=learning_rate,
+            warmup=warm_up,
+            weight_decay=weight_decay,
+            clip=clip,
             gamma=gamma,
             weighting=weighting,  # type: ignore[arg-type]
             distill=distill,

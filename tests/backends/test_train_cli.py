@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from tiny_folder import tiny_folder
 
 from dflash_core.checkpoint.load import load_checkpoint
-from dflash_core.cli import train
+from dflash_core.cli import main, train
 from dflash_core.cli.train import train_command
 from dflash_core.errors import DFlashError, SettingsError
 from dflash_core.training.data.store import Answer, AnswerStore
@@ -227,6 +227,17 @@ def test_hidden_states_that_are_not_kept_teach_the_same(tmp_path, target, data):
     with pytest.raises(SettingsError, match=r"distill is 0\.5.*--features"):
         train_command(str(target), data, tmp_path / "distilled", **SMALL, features="none", distill=0.5)
     assert not (tmp_path / "distilled").exists()
+
+
+def test_the_optimisers_numbers_are_flags(tmp_path, target, data):
+    short = [item for name, value in SMALL.items() for item in (f"--{name.replace('_', '-')}", str(value))]
+    given = ("--weight-decay", "0.1", "--warm-up", "0.5", "--clip", "0.25")
+    command = ["train", "--target", str(target), "--data", str(data), "--out", str(tmp_path), *short, *given]
+    with pytest.raises(SystemExit) as ended:
+        main(command)
+    assert not ended.value.code
+    known = json.loads((tmp_path / "run.json").read_text())
+    assert (known["weight_decay"], known["warmup"], known["clip"]) == (0.1, 0.5, 0.25)
 
 
 def test_two_commands_do_not_train_in_one_folder(tmp_path, target, data):
