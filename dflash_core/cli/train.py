@@ -62,7 +62,10 @@ def train_command(
     draft_vocab: Annotated[
         str | None, typer.Option(help="Learn these tokens only: so many of the lowest ids, or a JSON file.")
     ] = None,
-    dtype: Annotated[str, typer.Option(help="Of the passes: float32, bfloat16 or float16.")] = "float32",
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="Of the passes: float32, bfloat16 (the default on a GPU) or float16."),
+    ] = None,
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda or e.g. cuda:1; a GPU where there is one.")
     ] = None,
@@ -140,7 +143,7 @@ def train_command(
             noise=noise,
             draft_vocab=number_or_word(draft_vocab),
             start=start,
-            dtype=dtype,
+            dtype=dtype_on(processes.device, dtype),
             seed=seed,
         )
         execution = Execution(processes, accumulate, compiled)
@@ -158,7 +161,7 @@ def train_command(
             if execution.leads:
                 output.note(f"Loading {target} ...")
             where = processes.device
-            return load_target(target, engine, dtype, fast="off", calibrate=False, device=where)
+            return load_target(target, engine, options.dtype, fast="off", calibrate=False, device=where)
 
         def make() -> Ground:
             # All that may be refused comes before the hidden states, which may take hours, and what needs no
@@ -207,6 +210,11 @@ def train_command(
         print(folder)
         if step < options.steps:  # asked of any of the processes
             raise KeyboardInterrupt
+
+
+def dtype_on(device: torch.device, asked: str | None = None) -> str:
+    """What the passes are computed in: where nothing is asked for, a CPU computes 32 bits best, a GPU 16."""
+    return asked or ("bfloat16" if device.type == "cuda" else "float32")
 
 
 def given_tensors(spec: DraftSpec, options: TrainOptions) -> dict[str, torch.Tensor] | None:

@@ -16,7 +16,7 @@ from tiny_folder import tiny_folder
 
 from dflash_core.checkpoint.load import load_checkpoint
 from dflash_core.cli import main, train
-from dflash_core.cli.train import train_command
+from dflash_core.cli.train import dtype_on, train_command
 from dflash_core.errors import DFlashError, SettingsError
 from dflash_core.training.data.store import Answer, AnswerStore
 from dflash_core.training.folder import alone
@@ -238,6 +238,16 @@ def test_the_optimisers_numbers_are_flags(tmp_path, target, data):
     assert not ended.value.code
     known = json.loads((tmp_path / "run.json").read_text())
     assert (known["weight_decay"], known["warmup"], known["clip"]) == (0.1, 0.5, 0.25)
+
+
+def test_the_passes_are_in_16_bit_on_a_gpu_only(tmp_path, target, data, monkeypatch):
+    """Unless something else is asked for."""
+    cpu, gpu = torch.device("cpu"), torch.device("cuda:1")
+    assert (dtype_on(cpu), dtype_on(gpu)) == ("float32", "bfloat16")
+    assert dtype_on(gpu, "float16") == "float16"
+    monkeypatch.setattr(train, "dtype_on", lambda device, asked: dtype_on(gpu, asked))
+    train_command(str(target), data, tmp_path, **SMALL)
+    assert json.loads((tmp_path / "run.json").read_text())["dtype"] == "bfloat16"
 
 
 def test_two_commands_do_not_train_in_one_folder(tmp_path, target, data):
