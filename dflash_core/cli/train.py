@@ -292,7 +292,7 @@ def report(progress: Progress, steps: int) -> None:
     left = progress.seconds / progress.step * (steps - progress.step)
     length = progress.acceptance_length
     output.note(
-        f"step {progress.step}/{steps}  loss {progress.loss:.3f}  {rate:.0f} slots/s  "
+        f"step {progress.step}/{steps}  loss {progress.loss:.3f}  {rate:.0f} tokens/s  "
         f"{left / 60:.0f} min left"
         + ("" if length is None else f"  acceptance length on held-out answers {length:.3f}")
     )

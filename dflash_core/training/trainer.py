@@ -24,6 +24,9 @@ from dflash_core.training.run import Progress, load_state, log, save_state
 EVERY = 50
 """Steps between lines of the log."""
 
+SAY_EVERY = 30.0
+"""Seconds between reports, at most; the first comes after the first step, to show that all is well."""
+
 
 class Trainer:
     """One run. Everything random follows from the seed and the step, so a resumed run is the same run."""
@@ -85,7 +88,7 @@ class Trainer:
         """Train to the last step, or until told to stop; saves on the way and at the end.
 
         Args:
-            on_progress: called with every line of the log.
+            on_progress: called with every line of the log, and in between where that takes long.
             save_every: seconds between saves.
             keep_going: asked before every step; one process that shall not ends the run of all.
 
@@ -94,7 +97,7 @@ class Trainer:
                 the same files.
         """
         done = load_state(self._folder, self._model, self._optimizer) or Progress(0, 0.0, None, 0, 0.0)
-        begin, saved = perf_counter() - done.seconds, perf_counter()
+        begin, saved, said = perf_counter() - done.seconds, perf_counter(), -math.inf
         losses = [*done.pending]
         step, tokens = done.step, done.tokens
         leads, processes = self._execution.leads, self._execution.processes
@@ -116,13 +119,18 @@ class Trainer:
                 raise DFlashError(f"The loss is {loss} at step {step}; try a lower learning rate.")
             step, tokens = step + 1, tokens + count
             losses.append(loss)
+            news = None
             if step % EVERY == 0 or step == self._options.steps:
                 length = self.evaluate() if step % (10 * EVERY) == 0 or step == self._options.steps else None
                 done = Progress(step, sum(losses) / len(losses), length, tokens, perf_counter() - begin)
-                losses = []
+                losses, news = [], done
                 if leads:
                     log(self._folder, done)
-                    on_progress(done)
+            elif perf_counter() - said > SAY_EVERY:
+                news = replace(reached(), loss=sum(losses) / len(losses), acceptance_length=None)
+            if leads and news is not None:
+                on_progress(news)
+                said = perf_counter()
             if leads and perf_counter() - saved > save_every:
                 self._save(reached())
                 saved = perf_counter()

@@ -9,7 +9,9 @@ import shutil
 import pytest
 import torch
 from drafter_spec import small_spec
+from test_training import trainer
 
+from dflash_core.cli.train import report
 from dflash_core.errors import DFlashError, SettingsError
 from dflash_core.spec import LayerSpec
 from dflash_core.training.batches import Corpus
@@ -176,6 +178,30 @@ def test_hidden_states_that_do_not_fit_on_the_disk_are_refused(tmp_path, data, m
     check_room(tmp_path / "neither" / "yet", 1000)
     with pytest.raises(DFlashError, match=r"has 0\.00 GiB free.*Make room"):
         check_room(tmp_path / "neither" / "yet", 1001)
+
+
+@pytest.mark.parametrize(("every", "said"), [(3600.0, [1, 50, 60]), (0.0, list(range(1, 61)))])
+def test_progress_is_said_after_the_first_step_and_then_every_so_often(tmp_path, monkeypatch, every, said):
+    """In a resumed run after its first step, too; what is logged does not depend on the clock."""
+    monkeypatch.setattr("dflash_core.training.trainer.SAY_EVERY", every)
+    run, _ = trainer(tmp_path)
+    heard = []
+    run.train(heard.append)
+    assert [progress.step for progress in heard] == said
+    assert all(progress.loss > 0 and progress.tokens > 0 and progress.seconds > 0 for progress in heard)
+    assert [line.step for line in read_log(tmp_path)] == [50, 60]
+
+    steps = iter(range(20))
+    trainer(tmp_path / "parts")[0].train(keep_going=lambda: next(steps, None) is not None)
+    heard = []
+    trainer(tmp_path / "parts")[0].train(heard.append)
+    assert [progress.step for progress in heard[:2]] == [21, 50 if every else 22]
+    assert read_log(tmp_path / "parts")[-1].loss == read_log(tmp_path)[-1].loss
+
+
+def test_a_line_of_progress_says_tokens_a_second_and_what_is_left(capsys):
+    report(Progress(10, 2.5, None, 5000, 50.0), 130)
+    assert capsys.readouterr().err == "step 10/130  loss 2.500  100 tokens/s  10 min left\n"
 
 
 def test_the_card_counts_in_plain_words():
