@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -248,6 +249,28 @@ def test_the_passes_are_in_16_bit_on_a_gpu_only(tmp_path, target, data, monkeypa
     monkeypatch.setattr(train, "dtype_on", lambda device, asked: dtype_on(gpu, asked))
     train_command(str(target), data, tmp_path, **SMALL)
     assert json.loads((tmp_path / "run.json").read_text())["dtype"] == "bfloat16"
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["made up", "own data"])
+def test_the_profile_of_a_step_can_be_repeated(tmp_path, target, data, own):
+    train_command(str(target), data, tmp_path, **SMALL)
+    script = Path(__file__).parents[2] / "benchmarks" / "training_step.py"
+    more = ("--data", str(data)) if own else ("--tokens", "40")
+    done = subprocess.run(
+        [
+            *(sys.executable, str(script), "--target", str(target), "--draft", str(tmp_path / "draft")),
+            *("--steps", "1", "--batch", "2", "--anchors", "3", "--device", "cpu", "--json", *more),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["tokens_per_second"] > 0
+    assert sum(found["shares"].values()) == pytest.approx(1.0)
+    assert 0 < found["shares"]["aten::mm"] <= found["matrix_products"] < 1
 
 
 def test_two_commands_do_not_train_in_one_folder(tmp_path, target, data):
