@@ -97,7 +97,8 @@ def train_command(
     The target's hidden states are computed once and kept on disk; how much they take is said before. With
     `--features none` they are not kept: every batch costs a forward of the target, which stays loaded. A run
     that was interrupted at any moment goes on where it was saved last when the same command is given again;
-    Ctrl-C saves first. `--out/draft` is a checkpoint in z-lab's layout, with a model card.
+    Ctrl-C saves first and ends with 130. With other answers, or more of them, begin another run with `--start
+    run/draft`. `--out/draft` is a checkpoint in z-lab's layout, with a model card.
 
     With `--distill W` a slot's loss is 1 - W times the cross entropy with the token that the target chose and
     W times that with the target's 8 most probable tokens at temperature 1, as far as the draft knows them.
