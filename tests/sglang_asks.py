@@ -30,7 +30,7 @@ FACT = chat("What is the capital of France?")
 LIST = chat("List ten animals, one a line.")
 
 TO_THE_END = [2, *range(1000, 2999)]
-"""So many tokens that an answer of `GREEDY_TOKENS` would go beyond what SGLang allows in a context of 2,048."""
+"""So many that an answer of `GREEDY_TOKENS` would go beyond what SGLang allows in a context of 2,048."""
 
 FEATURES = {
     "frequency penalty": (LIST, {"frequency_penalty": 0.8}),
