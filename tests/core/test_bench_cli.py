@@ -216,7 +216,7 @@ def test_requests_that_arrive_are_measured_as_a_level_of_their_own(capsys, serve
 
 
 def test_ctrl_c_keeps_what_is_finished_and_resume_goes_on(tmp_path):
-    with OpenAIServer(delay=0.8) as server:
+    with OpenAIServer(delay=0.4) as server:
         command = [sys.executable, "-m", "dflash_core", "bench", *QUICK, "--json"]
         command += ["--system", f"endpoint:url={server.address},label=one"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
