@@ -2,14 +2,15 @@
 
 import fcntl
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from dflash_core.errors import DFlashError
-from dflash_core.training.data.store import LOCK, write_whole
 
+LOCK = ".lock"
 ELSEWHERE = "Make room, or choose another folder."
 
 
@@ -36,16 +37,38 @@ def write(path: Path, content: bytes, then: str = ELSEWHERE) -> None:
         write_whole(path, content)
 
 
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file so that it is there complete or not at all, even if the machine stops."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with scratch.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # the new name itself, before anything that relies on it is written
+        finally:
+            os.close(folder)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
     """Within it no other process may write to a folder; what one that was killed left half written is gone.
 
+    A kill ends it as well.
+
     Raises:
         DFlashError: another process is within, or the folder cannot be written to.
     """
-    path = folder / LOCK
-    with writing(path):
-        file = path.open("w")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / LOCK).open("w")
+    except OSError as error:
+        raise DFlashError(f"{folder} cannot be written to: {error.strerror}.") from None
     with file as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,11 +1,9 @@
 """Answers on disk: shards of token ids, each written whole or not at all."""
 
-import fcntl
 import json
-import os
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,12 +14,12 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from dflash_core.errors import DFlashError
+from dflash_core.training.folder import alone, write_whole
 
 FORMAT = 1
 HEADER = "dataset.json"
 LEFT_OUT = "left-out.jsonl"
 COMPARED = "compared.json"
-LOCK = ".lock"
 
 
 @dataclass(frozen=True)
@@ -132,27 +130,9 @@ class AnswerStore:
         if not self._check():
             write_whole(self.folder / HEADER, json.dumps(self._header, indent=1).encode())
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Within it no other process may be, so that no prompt is answered twice. A kill ends it as well.
-
-        Raises:
-            DFlashError: another process is within, or the folder cannot be written to.
-        """
-        try:
-            file = (self.folder / LOCK).open("w")
-        except OSError as error:
-            raise DFlashError(f"{self.folder} cannot be written to: {error.strerror}.") from None
-        with file as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise DFlashError(
-                    f"Another process is writing to {self.folder}. Wait for it, or stop it."
-                ) from None
-            for scratch in self.folder.glob(".*.part"):
-                scratch.unlink(missing_ok=True)
-            yield
+    def alone(self) -> AbstractContextManager[None]:
+        """Within it no other process may be, so that no prompt is answered twice; see `alone`."""
+        return alone(self.folder)
 
     def done(self) -> set[str]:
         """Ids of the prompts that have their answer, or that get none.
@@ -367,21 +347,3 @@ def left_out(folder: Path) -> dict[str, str]:
         raise DFlashError(f"{path} cannot be read: {error.strerror}.") from None
     except (ValueError, KeyError, TypeError, RecursionError):
         raise DFlashError(f"{path} is damaged. Delete it; its prompts are then tried once more.") from None
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that it is there complete or not at all, even if the machine stops."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with scratch.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)  # the new name itself, before anything that relies on it is written
-        finally:
-            os.close(folder)
-    finally:
-        scratch.unlink(missing_ok=True)
